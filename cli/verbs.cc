@@ -5,10 +5,10 @@ namespace multihead::cli {
 // Each at the end of its file; here in the order of --help.
 std::unique_ptr<Verb> make_train_lm(), make_train_seq2seq(), make_train_classifier(), make_train_embedder(),
     make_train_mlm(), make_generate(), make_translate(), make_eval(), make_embed(), make_search(),
-    make_rerank(), make_classify(), make_fill_mask(), make_quantize(), make_prune(), make_convert(),
-    make_attend(), make_lab(), make_info(), make_check(), make_tokenizer_train(), make_tokenizer_encode(),
-    make_tokenizer_decode(), make_tokenizer_list(), make_tokenizer_verify(), make_bench_train(),
-    make_bench_gemm(), make_bench_attention(), make_completion();
+    make_serve(), make_rerank(), make_classify(), make_fill_mask(), make_quantize(), make_prune(),
+    make_convert(), make_attend(), make_lab(), make_info(), make_check(), make_tokenizer_train(),
+    make_tokenizer_encode(), make_tokenizer_decode(), make_tokenizer_list(), make_tokenizer_verify(),
+    make_bench_train(), make_bench_gemm(), make_bench_attention(), make_completion();
 
 Verbs make_verbs() {
   Verbs verbs;
@@ -25,6 +25,7 @@ Verbs make_verbs() {
                           make_rerank,
                           make_classify,
                           make_fill_mask,
+                          make_serve,
                           make_quantize,
                           make_prune,
                           make_convert,

@@ -109,6 +109,7 @@
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/generator.h"
+#include "multihead/generate/logprobs.h"
 #include "multihead/generate/prefix_folder.h"
 #include "multihead/generate/sampling.h"
 #include "multihead/generate/stop_strings.h"
@@ -121,6 +122,13 @@
 #include "multihead/embed/text_classifier.h"
 #include "multihead/embed/text_model.h"
 #include "multihead/embed/token_classifier.h"
+
+#include "multihead/serve/error.h"
+#include "multihead/serve/http.h"
+#include "multihead/serve/model.h"
+#include "multihead/serve/reply.h"
+#include "multihead/serve/service.h"
+#include "multihead/serve/session.h"
 
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"

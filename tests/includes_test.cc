@@ -34,6 +34,7 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["generate"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
     t["look"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "generate"};
     t["embed"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text"};
+    t["serve"] = {"core", "kernels", "autograd", "ops", "nn", "io", "models", "text", "generate", "embed"};
     t["train"] = {"core",   "kernels", "autograd", "ops",      "nn",    "io",
                   "models", "text",    "optim",    "generate", "embed", "distributed"};
     return t;

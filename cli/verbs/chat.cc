@@ -12,15 +12,13 @@
 #include "cli/token_stream.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/tensor/rng.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/generate/prefix_folder.h"
 #include "multihead/generate/token_rules.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
 namespace {
-
-// Ends of turns besides the end of the text, where the template writes them.
-constexpr const char* kTurnEnds[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>"};
 
 class Conversation {
  public:
@@ -30,10 +28,7 @@ class Conversation {
         options_(options),
         stops_(options.generate.stop_tokens),
         state_(model_.make_state({.ring = model_.has_ring(), .dtype = options.generate.cache_dtype})) {
-    for (const char* end : kTurnEnds) {
-      const auto id = tokenizer_.id(end);
-      if (id && tokenizer_.chat_template().find(end) != std::string::npos) stops_.push_back(*id);
-    }
+    for (const int32_t end : turn_ends(tokenizer_)) stops_.push_back(end);
     if (!options.system.empty()) messages_.push_back({"system", options.system});
     if (!options.prefix_folder.empty()) {
       folder_.emplace(options.prefix_folder, model_, uint64_t{1} << 30,

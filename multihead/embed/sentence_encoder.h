@@ -66,6 +66,8 @@ class SentenceEncoder {
   std::map<std::string, io::CheckpointContents> module_files() const;
 
   int64_t dim() const;
+  /// Whether the folder scales vectors to length 1.
+  bool normalizes() const { return normalizes_; }
   /// Overrides the folder's pooling. Throws ValueError (a Dense module expects a different width).
   void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }

@@ -67,6 +67,15 @@ void apply(const GenerationConfig& c, GenerateOptions& options) {
   options.suppress = suppressed(c, options.stop_tokens);
 }
 
+std::vector<int32_t> turn_ends(const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ends;
+  for (const char* end : {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>"}) {
+    const auto id = tokenizer.id(end);
+    if (id && tokenizer.chat_template().find(end) != std::string::npos) ends.push_back(*id);
+  }
+  return ends;
+}
+
 void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOptions& options) {
   const bool sample = c.do_sample.value_or(false);
   refuse(c,

@@ -4,12 +4,16 @@
 #include "multihead/generate/beam_search.h"
 #include "multihead/generate/generate.h"
 #include "multihead/models/generation_config.h"
+#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead {
 
 /// Sampling and stop tokens; the length stays the caller's choice.
 /// Throws    FormatError naming a key that generate() has no option for
 void apply(const models::GenerationConfig& config, GenerateOptions& options);
+
+/// Tokens that end an answer where the tokenizer's chat template writes them, besides the end of the text.
+std::vector<int32_t> turn_ends(const text::Tokenizer& tokenizer);
 
 /// Beam search options for `model`.
 /// Throws    FormatError naming a key that beam_search() has no option for, or an id that is not the model's

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "multihead/generate/logprobs.h"
 #include "multihead/generate/sampling.h"
 #include "multihead/models/language_model.h"
 
@@ -38,6 +39,10 @@ struct GenerateOptions {
   int64_t draft_tokens = 4;  ///< most of them in a step
   /// Called with every new token; returning false ends the row.
   std::function<bool(int64_t row, int32_t token)> on_token = {};
+  /// Called before on_token with the token's log-probability by the model itself, before any of the options
+  /// above, and with the `top_logprobs` most probable ones.
+  std::function<void(int64_t row, const TokenLogprobs& logprobs)> on_logprobs = {};
+  int64_t top_logprobs = 0;
 };
 
 /// The state that generate() allocates for the longest prompt; nn::decode_state_bytes() gives its size. A

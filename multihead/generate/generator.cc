@@ -16,6 +16,8 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
                   const GenerateOptions& options) {
   check(options.sampling);
   check_rules(options, model.config().vocab_size);
+  MH_CHECK(options.top_logprobs >= 0, ValueError, "generate: top_logprobs must not be negative, got ",
+           options.top_logprobs);
   MH_CHECK(options.max_new_tokens >= 0, ValueError, "generate: max_new_tokens must be >= 0, got ",
            options.max_new_tokens);
   MH_CHECK(!prompt.empty(), ValueError, "generate: prompt ", sequence, " is empty; give at least one token");
@@ -300,6 +302,8 @@ int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int
   for (int64_t right = 0;; ++right) {
     const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
     const std::span<float> scores(logits + static_cast<size_t>(right) * vocabulary, vocabulary);
+    std::vector<float> own;  // the model's, which the rules change
+    if (options.on_logprobs) own.assign(scores.begin(), scores.end());
     apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
     const int32_t token = sample(scores, sequence.text, options.sampling, uniform);
     const auto& stops = options.stop_tokens;
@@ -307,6 +311,7 @@ int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int
     if (sequence.done) return right;
     sequence.text.push_back(token);
     sequence.fresh.push_back(token);
+    if (options.on_logprobs) sequence.logprobs.push_back(token_logprobs(own, token, options.top_logprobs));
     sequence.done = std::ssize(sequence.fresh) >= options.max_new_tokens;
     const bool is_right = right < std::ssize(drafted) && drafted[static_cast<size_t>(right)] == token;
     if (sequence.done || !is_right) return right;
@@ -376,8 +381,13 @@ void Generator::report(int64_t number) {
   while (sequences_.contains(number)) {
     Sequence& sequence = at(number);
     if (sequence.reported == std::ssize(sequence.fresh)) return;
-    const int32_t token = sequence.fresh[static_cast<size_t>(sequence.reported++)];
+    const auto place = static_cast<size_t>(sequence.reported++);
+    const int32_t token = sequence.fresh[place];
     const auto on_token = sequence.options.on_token;
+    if (const auto on_logprobs = sequence.options.on_logprobs) {
+      on_logprobs(number, TokenLogprobs(sequence.logprobs[place]));
+      if (!sequences_.contains(number)) return;  // it may have been taken away meanwhile
+    }
     const bool more = !on_token || on_token(number, token);
     if (!more && sequences_.contains(number)) cancel(number);
   }

@@ -73,7 +73,8 @@ class Generator {
     std::vector<int32_t> pending;  // not yet read by the model
     int64_t drafted = 0;           // how many of them, the last ones, are draft tokens
     std::vector<int32_t> fresh;
-    int64_t reported = 0;  // of fresh, to on_token
+    std::vector<TokenLogprobs> logprobs;  // of fresh, for on_logprobs
+    int64_t reported = 0;                 // of fresh, to on_token
     bool done = false;
   };
   struct Prompt {

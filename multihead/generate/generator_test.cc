@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <stdexcept>
 
@@ -189,6 +190,39 @@ TEST(GeneratorTest, ACallbackSubmitsCancelsAndTakes) {
   }
   EXPECT_EQ(taken, generate(m, {{1}}, {.max_new_tokens = 3})[0]);
   EXPECT_EQ(generator.take(1), generate(m, {{2}}, {.max_new_tokens = 4})[0]);
+}
+
+// They are the model's own, whatever the options make of its logits, and come before their token.
+TEST(GeneratorTest, LogprobsAreTheModelsOwnAndAsAlone) {
+  const auto m = model(models::Positions::rotary);
+  using Heard = std::vector<std::pair<int32_t, float>>;
+  const auto run = [&](const GeneratorOptions& options, int others) {
+    Heard heard;
+    std::vector<int32_t> tokens;
+    GenerateOptions own;
+    own.max_new_tokens = 8, own.seed = 2, own.sampling.top_k = 5, own.sampling.temperature = 2;
+    own.top_logprobs = 19;
+    own.on_logprobs = [&](int64_t, const TokenLogprobs& all) {
+      double sum = 0;
+      for (const TokenLogprob& one : all.top) sum += std::exp(one.logprob);
+      EXPECT_NEAR(sum, 1, 1e-5) << "of the whole vocabulary";
+      heard.emplace_back(all.chosen.token, all.chosen.logprob);
+    };
+    own.on_token = [&](int64_t, int32_t token) {
+      tokens.push_back(token);
+      EXPECT_EQ(heard.size(), tokens.size());
+      EXPECT_EQ(heard.back().first, token);
+      return true;
+    };
+    Generator generator(m, options);
+    for (int i = 0; i < others; ++i) generator.submit({1, 2, i});
+    generator.submit({3, 1, 4}, own);
+    while (generator.step()) {
+    }
+    EXPECT_EQ(heard.size(), 8);
+    return heard;
+  };
+  EXPECT_EQ(run({.max_batch = 1}, 0), run({.max_batch = 4, .cached_prompts = 2}, 5));
 }
 
 TEST(GeneratorTest, Errors) {

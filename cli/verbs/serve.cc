@@ -1,0 +1,226 @@
+// multihead serve
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <system_error>
+
+#include "cli/http/sockets.h"
+#include "cli/model_dir.h"
+#include "cli/module.h"
+#include "cli/streams.h"
+#include "multihead/core/files.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/serve/session.h"
+#include "multihead/train/signals.h"
+
+namespace multihead::cli {
+namespace {
+
+// A number that other threads raise to wake the one that waits for it.
+class WakeDescriptor {
+ public:
+  WakeDescriptor() : descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+  ~WakeDescriptor() { close(descriptor_); }
+  WakeDescriptor(const WakeDescriptor&) = delete;
+  WakeDescriptor& operator=(const WakeDescriptor&) = delete;
+
+  void raise() const {
+    const uint64_t one = 1;
+    while (write(descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+// A session of the library on a socket of the module.
+class Session : public Conversation {
+ public:
+  Session(serve::Service& service, const serve::SessionOptions& options, Socket& socket,
+          const std::string& peer)
+      : session_(
+            service, options, peer, [&socket](std::string_view bytes) { socket.send(bytes); },
+            [&socket] { socket.end(); }) {}
+  size_t receive(std::string_view bytes) override { return session_.receive(bytes); }
+  void wake() override { session_.wake(); }
+  void tick() override { session_.tick(serve::HttpSession::Clock::now()); }
+  void finish() override { session_.finish(); }
+
+ private:
+  serve::HttpSession session_;
+};
+
+class Serve : public Verb {
+ public:
+  Serve()
+      : Verb(
+            "serve", "answer requests over HTTP: chat, completions, embeddings",
+            {{"multihead serve model.gguf --port 8080", "http://127.0.0.1:8080/v1 for OpenAI's clients"},
+             {"multihead serve chat=smol.gguf embed=all-MiniLM-L6-v2", "two models, under names of your own"},
+             {"multihead serve model --host 0.0.0.0 --api-key-file keys.txt --allow-host box.example.org",
+              "for other machines; put TLS in front of it"},
+             {"curl http://127.0.0.1:8080/v1/models", "what is served, and by which names"}}) {}
+
+  void declare(Flags& flags) override {
+    flags.positionals("MODEL", models_, "model folders or GGUF files, or NAME=PATH");
+    flags.text("host", "ADDRESS", host_, "address to listen on");
+    flags.integer("port", port_, "port (0: any)", {.most = 65535});
+    flags.text("api-key-file", "FILE", key_file_, "requests must carry one of these keys, one per line");
+    flags.repeated("allow-host", "NAME", service_.hosts,
+                   "a host name by which clients call this server, besides localhost and addresses");
+    declare_weights(flags, weights_);
+    flags.integer("parallel", service_.parallel, "sequences that a language model continues at the same time",
+                  {.least = 1, .most = 4096});
+    flags.integer("context", service_.context,
+                  "tokens of a prompt and its continuation (0: the model's, at most 4096)");
+    flags.choice("kv-cache-dtype", cache_dtype_, {"f32", "bf16", "int8"},
+                 "dtype of cached keys and values (bf16: half the memory, int8: a quarter; rounded)");
+    flags.integer(
+        "cache-memory", cache_megabytes_,
+        "MB of keys and values of earlier prompts, per model, so that common beginnings are read once",
+        {.most = 1 << 24});
+    flags.number("timeout", service_.timeout, "seconds for a request", {.open = true});
+    flags.integer("max-queue", service_.max_queue, "requests of a model that may wait; more get status 429",
+                  {.least = 1});
+    flags.integer("max-body", body_megabytes_, "MB of a request", {.least = 1, .most = 1024});
+    flags.integer("max-inputs", service_.max_inputs, "texts of a request", {.least = 1});
+    flags.integer("max-tokens", service_.max_tokens, "new tokens of an answer (0: what the context holds)");
+    flags.integer("max-connections", connections_, "open connections; further clients wait",
+                  {.least = 1, .most = 1 << 20});
+  }
+
+  int run(const CommonOptions& common) override {
+    const auto sockets = module_function<RunSockets>(kSocketsModule, kRunSockets, "serve needs",
+                                                     "it is built where libevent is (Debian: libevent-dev)");
+    if (models_.empty()) throw UsageError("MODEL is required; see multihead serve --help");
+    read_options();
+    const WakeDescriptor wake;
+    serve::Service service(load(common), service_, [&wake] { wake.raise(); });
+    session_.limits.body = static_cast<size_t>(body_megabytes_) << 20;
+    if (!common.quiet) session_.log = [&common](const serve::AccessLine& line) { log(common, line); };
+    const train::StopSignals signals;
+    const int problem = sockets({.host = host_,
+                                 .port = port_,
+                                 .most = connections_,
+                                 .wake_descriptor = wake.get(),
+                                 .open =
+                                     [&](Socket& socket, const std::string& peer) {
+                                       return std::make_unique<Session>(service, session_, socket, peer);
+                                     },
+                                 .on_ready = [&](int port) { report(common, port); },
+                                 .phase = [&] { return phase(service); }});
+    if (problem == 0) return kDone;
+    const std::string reason =
+        problem == -1 ? "there is no such host" : std::generic_category().message(problem);
+    throw InputError(concat("cannot listen on ", printable(host_), " port ", port_, ": ", reason,
+                            problem == EADDRINUSE ? "; --port 0 picks a free one" : ""));
+  }
+
+ private:
+  void read_options() {
+    if (cache_dtype_ == "bf16") service_.cache_dtype = Dtype::bf16;
+    if (cache_dtype_ == "int8") service_.cache_dtype = nn::kInt8Cache;
+    service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
+    service_.hosts.push_back(host_);
+    if (key_file_.empty()) return;
+    const std::string keys = reading([&] { return read_file(key_file_); });
+    for (size_t at = 0; at < keys.size();) {
+      const size_t end = std::min(keys.find('\n', at), keys.size());
+      std::string key = keys.substr(at, end - at);
+      if (key.ends_with('\r')) key.pop_back();
+      if (!key.empty()) service_.api_keys.push_back(std::move(key));
+      at = end + 1;
+    }
+    if (service_.api_keys.empty()) throw InputError(concat(printable(key_file_), ": holds no key"));
+  }
+
+  std::vector<serve::Model> load(const CommonOptions& common) const {
+    std::optional<nn::WeightDtype> weights;
+    if (weights_ != "stored") weights = kernels::parse_weight_dtype(weights_);
+    std::vector<serve::Model> loaded;
+    for (const std::string& word : models_) {
+      const size_t equals = word.find('=');
+      const std::string path = equals == std::string::npos ? word : word.substr(equals + 1);
+      std::filesystem::path last = std::filesystem::path(path).lexically_normal();
+      if (!last.has_filename()) last = last.parent_path();
+      const std::string stem = last.extension() == ".gguf" ? last.stem().string() : last.filename().string();
+      const std::string name = equals == std::string::npos ? stem : word.substr(0, equals);
+      if (name.empty()) throw UsageError(concat("MODEL must be PATH or NAME=PATH, got ", quote(word)));
+      loaded.push_back(reading([&] { return serve::load_model(valid_utf8(name), path, weights); }));
+      if (!common.quiet && !common.json)
+        std::fputs(concat(printable(name), ": ", loaded.back().kind(), "\n").c_str(), stderr);
+    }
+    return loaded;
+  }
+
+  void report(const CommonOptions& common, int port) const {
+    const std::string host = host_.find(':') == std::string::npos ? host_ : "[" + host_ + "]";
+    const std::string address = fmt::format("http://{}:{}/", host, port);
+    if (common.json) {
+      put_json(Json::object({{"address", valid_utf8(address)}}), -1);
+    } else {
+      put_output(concat(printable(address), "   (Ctrl-C ends)\n"));
+    }
+    flush_output();
+  }
+
+  // After a signal answers that have begun get some seconds more.
+  SocketLoop::Phase phase(serve::Service& service) {
+    constexpr auto kGrace = std::chrono::seconds(10);
+    if (train::StopSignals::received() == 0) return SocketLoop::Phase::serve;
+    const auto now = std::chrono::steady_clock::now();
+    if (!signalled_) signalled_ = now;
+    service.close();
+    return now - *signalled_ < kGrace ? SocketLoop::Phase::finish : SocketLoop::Phase::stop;
+  }
+
+  static void log(const CommonOptions& common, const serve::AccessLine& line) {
+    const std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    const double milliseconds = std::round(line.seconds * 1e4) / 10;
+    if (common.json) {
+      Json json = Json::object({{"time", time},
+                                {"peer", line.peer},
+                                {"method", valid_utf8(line.method)},
+                                {"path", valid_utf8(line.path)},
+                                {"status", line.status},
+                                {"bytes", line.bytes},
+                                {"ms", milliseconds},
+                                {"model", line.facts.model},
+                                {"prompt_tokens", line.facts.prompt_tokens},
+                                {"new_tokens", line.facts.new_tokens},
+                                {"complete", line.is_complete}});
+      std::fputs((json.dump() + "\n").c_str(), stderr);
+      return;
+    }
+    std::string text = fmt::format("{} {} {} {} {} {} bytes {} ms", time, line.peer, printable(line.method),
+                                   printable(line.path), line.status, line.bytes, milliseconds);
+    if (!line.facts.model.empty()) {
+      text += fmt::format(" {} {} + {} tokens", printable(line.facts.model), line.facts.prompt_tokens,
+                          line.facts.new_tokens);
+    }
+    std::fputs((text + (line.is_complete ? "\n" : " (client left)\n")).c_str(), stderr);
+  }
+
+  std::vector<std::string> models_;
+  std::string host_ = "127.0.0.1", key_file_, weights_ = "stored", cache_dtype_ = "f32";
+  int64_t port_ = 8080, cache_megabytes_ = 512, body_megabytes_ = 8, connections_ = 1024;
+  serve::ServiceOptions service_;
+  serve::SessionOptions session_;
+  std::optional<std::chrono::steady_clock::time_point> signalled_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_serve() { return std::make_unique<Serve>(); }
+
+}  // namespace multihead::cli

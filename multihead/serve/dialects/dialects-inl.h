@@ -1,0 +1,34 @@
+// Who answers what: the functions that the table of routes names. Private to serve/.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/serve/fields-inl.h"
+#include "multihead/serve/service-inl.h"
+
+namespace multihead::serve {
+
+void health(const Call& call);
+void list_models(const Call& call);
+void show_model(const Call& call);
+void openai_embeddings(const Call& call);
+void openai_completions(const Call& call);
+void openai_chat(const Call& call);
+
+/// What the members of every way of asking for text say, on top of the folder's defaults.
+/// Reads temperature, top_p, top_k, min_p, repetition_penalty, seed, stop.
+void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job);
+/// The messages of a chat as its template gets them. Throws ApiError naming what it does not support.
+Json read_messages(const Json& messages, const std::string& place);
+/// The tokens of the prompt that the template makes of messages. Throws ApiError.
+TokenIds chat_prompt(const ServedModel& model, const Json& messages, const Json& variables);
+/// The inputs of an embedding request: a text, tokens, or several of either.
+std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& place, int64_t most);
+
+/// Numbers in the fewest digits that read back as the same floats.
+std::string json_array(std::span<const float> numbers);
+std::string base64(std::span<const float> numbers);
+
+}  // namespace multihead::serve

@@ -1,0 +1,271 @@
+#include "multihead/serve/http.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/serve/error.h"
+
+namespace multihead::serve {
+namespace {
+
+bool is_token_char(char c) {
+  const bool alphanumeric = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return alphanumeric || std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+}
+
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
+}
+
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::string_view without_blanks(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+/// Of a text of digits alone; -1: it is none, or too long to be meant.
+int64_t natural_number(std::string_view digits, int base) {
+  uint64_t value = 0;
+  if (digits.empty() || digits.size() > 15) return -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  const bool is_whole = error == std::errc() && end == digits.data() + digits.size();
+  return is_whole && digits[0] != '+' ? static_cast<int64_t>(value) : -1;
+}
+
+std::string decoded_path(std::string_view target) {
+  const std::string_view encoded = target.substr(0, target.find_first_of("?#"));
+  std::string path;
+  for (size_t i = 0; i < encoded.size(); ++i) {
+    if (encoded[i] != '%') {
+      path += encoded[i];
+      continue;
+    }
+    const int64_t byte = i + 2 < encoded.size() ? natural_number(encoded.substr(i + 1, 2), 16) : -1;
+    if (byte < 0x20 || byte == 0x7f) throw ApiError(400, "the request's path has a bad %-escape");
+    path += static_cast<char>(byte);
+    i += 2;
+  }
+  if (find_invalid_utf8(path) != std::string::npos) throw ApiError(400, "the request's path is not UTF-8");
+  return path;
+}
+
+struct Reason {
+  int status;
+  const char* words;
+};
+constexpr auto kReasons = std::to_array<Reason>({{100, "Continue"},
+                                                 {200, "OK"},
+                                                 {400, "Bad Request"},
+                                                 {401, "Unauthorized"},
+                                                 {403, "Forbidden"},
+                                                 {404, "Not Found"},
+                                                 {405, "Method Not Allowed"},
+                                                 {408, "Request Timeout"},
+                                                 {413, "Content Too Large"},
+                                                 {415, "Unsupported Media Type"},
+                                                 {417, "Expectation Failed"},
+                                                 {422, "Unprocessable Content"},
+                                                 {429, "Too Many Requests"},
+                                                 {431, "Request Header Fields Too Large"},
+                                                 {500, "Internal Server Error"},
+                                                 {501, "Not Implemented"},
+                                                 {503, "Service Unavailable"},
+                                                 {504, "Gateway Timeout"},
+                                                 {505, "HTTP Version Not Supported"}});
+
+}  // namespace
+
+const std::string& HttpRequest::header(const std::string& name) const {
+  static const std::string none;
+  const auto found = headers.find(name);
+  return found == headers.end() ? none : found->second;
+}
+
+size_t HttpReader::take(std::string_view bytes) {
+  size_t at = 0;
+  while (at < bytes.size() && stage_ != Stage::complete) {
+    switch (stage_) {
+      case Stage::head: {
+        if (head_.empty() && (bytes[at] == '\r' || bytes[at] == '\n')) {
+          ++at;  // empty lines before a request, which some clients send
+          break;
+        }
+        const size_t before = head_.size();
+        const size_t taken = std::min(bytes.size() - at, limits_.head + 4 - before);
+        head_.append(bytes.substr(at, taken));
+        const size_t end = head_.find("\r\n\r\n", before < 3 ? 0 : before - 3);
+        if (end == std::string::npos) {
+          if (head_.size() >= limits_.head + 4)
+            throw ApiError(431, concat("the request's headers exceed ", limits_.head, " bytes"));
+          return at + taken;
+        }
+        at += end + 4 - before;
+        head_.resize(end);
+        read_head();
+        break;
+      }
+      case Stage::body:
+      case Stage::chunk: {
+        const size_t taken = std::min(left_, bytes.size() - at);
+        request_.body.append(bytes.substr(at, taken));
+        at += taken;
+        left_ -= taken;
+        if (left_ == 0) stage_ = stage_ == Stage::body ? Stage::complete : Stage::chunk_end;
+        break;
+      }
+      case Stage::chunk_size:
+        if (take_line(bytes, at, 256)) read_chunk_size();
+        break;
+      case Stage::chunk_end:
+        if (!take_line(bytes, at, 2)) break;
+        if (!line_.empty()) throw ApiError(400, "a chunk of the body is longer than it says");
+        stage_ = Stage::chunk_size;
+        break;
+      case Stage::trailer:
+        if (!take_line(bytes, at, limits_.head)) break;
+        trailers_ += line_.size() + 2;
+        if (trailers_ > limits_.head) throw ApiError(431, "the request's trailers are too long");
+        stage_ = line_.empty() ? Stage::complete : Stage::trailer;
+        line_.clear();
+        break;
+      case Stage::complete:
+        break;
+    }
+  }
+  return at;
+}
+
+// Adds to line_ up to a line's end, which is left out. False: it has not come yet.
+bool HttpReader::take_line(std::string_view bytes, size_t& at, size_t most) {
+  while (at < bytes.size()) {
+    line_ += bytes[at++];
+    if (line_.ends_with("\r\n")) {
+      line_.resize(line_.size() - 2);
+      return true;
+    }
+    if (line_.size() >= most + 2 || line_.back() == '\n')
+      throw ApiError(400, "the request's body is not in chunks as it says");
+  }
+  return false;
+}
+
+void HttpReader::read_chunk_size() {
+  const int64_t size = natural_number(without_blanks(std::string_view(line_).substr(0, line_.find(';'))), 16);
+  line_.clear();
+  if (size < 0) throw ApiError(400, "the request's body is not in chunks as it says");
+  if (request_.body.size() + static_cast<size_t>(size) > limits_.body)
+    throw ApiError(413, concat("the request's body exceeds ", limits_.body, " bytes"));
+  left_ = static_cast<size_t>(size);
+  stage_ = size == 0 ? Stage::trailer : Stage::chunk;
+}
+
+void HttpReader::read_head() {
+  const std::string head = std::exchange(head_, {});
+  const size_t first_end = std::min(head.find("\r\n"), head.size());
+  const std::string_view line = std::string_view(head).substr(0, first_end);
+  const size_t one = line.find(' '), two = line.rfind(' ');
+  if (one == std::string_view::npos || one == two || !is_token(line.substr(0, one)))
+    throw ApiError(400, "the request's first line must be METHOD PATH HTTP/1.1");
+  const std::string_view target = line.substr(one + 1, two - one - 1), version = line.substr(two + 1);
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") {
+    throw ApiError(version.starts_with("HTTP/") ? 505 : 400, "the request must be HTTP/1.1 or HTTP/1.0");
+  }
+  const bool is_visible =
+      std::all_of(target.begin(), target.end(), [](char c) { return c > ' ' && c < 127; });
+  if (!target.starts_with('/') || !is_visible)
+    throw ApiError(400, "the request's path must begin with / and hold no spaces");
+  request_ = {.method = std::string(line.substr(0, one)), .path = decoded_path(target)};
+  request_.takes_chunks = version == "HTTP/1.1";
+  for (size_t at = first_end; at < head.size();) {
+    at += 2;
+    const size_t end = std::min(head.find("\r\n", at), head.size());
+    read_header(std::string_view(head).substr(at, end - at));
+    at = end;
+  }
+  choose_body();
+}
+
+void HttpReader::read_header(std::string_view line) {
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
+    throw ApiError(400, concat("a header must be NAME: VALUE, got ", quote(line)));
+  const std::string_view value = without_blanks(line.substr(colon + 1));
+  const bool has_controls = std::any_of(value.begin(), value.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\t') || byte == 0x7f;
+  });
+  if (has_controls) throw ApiError(400, "a header holds control characters");
+  if (request_.headers.size() >= 100) throw ApiError(431, "the request has more than 100 headers");
+  const auto [at, is_new] =
+      request_.headers.emplace(in_lower_case(line.substr(0, colon)), std::string(value));
+  if (is_new) return;
+  for (const char* single :
+       {"host", "content-length", "transfer-encoding", "authorization", "content-encoding"}) {
+    if (at->first == single) throw ApiError(400, concat("the header ", single, " comes twice"));
+  }
+  at->second += concat(", ", value);
+}
+
+void HttpReader::choose_body() {
+  const std::string connection = in_lower_case(request_.header("connection"));
+  request_.keeps_alive = request_.takes_chunks ? connection.find("close") == std::string::npos
+                                               : connection.find("keep-alive") != std::string::npos;
+  if (request_.takes_chunks && !request_.headers.contains("host"))
+    throw ApiError(400, "the header host is missing");
+  if (const std::string encoding = in_lower_case(request_.header("content-encoding"));
+      !encoding.empty() && encoding != "identity")
+    throw ApiError(415, concat("bodies with content-encoding ", quote(encoding), " are not supported"));
+  if (const std::string expected = in_lower_case(request_.header("expect")); !expected.empty()) {
+    if (expected != "100-continue") throw ApiError(417, concat("cannot meet expect: ", quote(expected)));
+    wants_continue_ = request_.takes_chunks;
+  }
+  const bool has_length = request_.headers.contains("content-length");
+  if (request_.headers.contains("transfer-encoding")) {
+    const std::string coding = in_lower_case(request_.header("transfer-encoding"));
+    if (coding != "chunked")
+      throw ApiError(501, concat("transfer-encoding ", quote(coding), " is not supported"));
+    if (has_length || !request_.takes_chunks)
+      throw ApiError(400, "transfer-encoding beside content-length, or in HTTP/1.0");
+    trailers_ = 0;
+    stage_ = Stage::chunk_size;
+    return;
+  }
+  const int64_t length = has_length ? natural_number(request_.header("content-length"), 10) : 0;
+  if (length < 0)
+    throw ApiError(400,
+                   concat("content-length must be a number, got ", quote(request_.header("content-length"))));
+  if (static_cast<size_t>(length) > limits_.body) {
+    throw ApiError(413, concat("the request's body has ", length, " bytes, the limit is ", limits_.body));
+  }
+  left_ = static_cast<size_t>(length);
+  stage_ = left_ == 0 ? Stage::complete : Stage::body;
+}
+
+bool HttpReader::wants_continue() { return in_body() && std::exchange(wants_continue_, false); }
+
+HttpRequest HttpReader::next() {
+  stage_ = Stage::head;
+  wants_continue_ = false;
+  return std::exchange(request_, {});
+}
+
+std::string http_head(int status, const HttpHeaders& headers) {
+  const auto* reason =
+      std::find_if(kReasons.begin(), kReasons.end(), [&](const Reason& r) { return r.status == status; });
+  std::string head = concat("HTTP/1.1 ", status, " ", reason == kReasons.end() ? "" : reason->words, "\r\n");
+  for (const auto& [name, value] : headers) head += concat(name, ": ", value, "\r\n");
+  return head + "\r\n";
+}
+
+}  // namespace multihead::serve

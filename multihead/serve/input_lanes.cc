@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/autograd/tape.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/serve/lanes-inl.h"
+
+namespace multihead::serve {
+namespace {
+
+constexpr int64_t kTokensOfAStep = 1024;
+
+/// Throws ApiError unless the input fits, or may be cut.
+int64_t fitting_size(size_t input, int64_t size, int64_t limit, bool truncates) {
+  if (size > limit && !truncates) {
+    throw ApiError(400,
+                   concat("input ", input, " has ", size, " tokens, the model reads ", limit,
+                          "; shorten it, or set truncate to cut it"),
+                   "input", "context_length_exceeded");
+  }
+  return std::min(size, limit);
+}
+
+void to_unit_length(std::span<float> row) {
+  double sum = 0;
+  for (const float x : row) sum += double{x} * x;
+  const double length = std::max(std::sqrt(sum), 1e-12);
+  for (float& x : row) x = static_cast<float>(x / length);
+}
+
+template <class Live>
+Usage usage_of(const Live& live) {
+  Usage usage;
+  for (const int64_t size : live.sizes) usage.prompt_tokens += size;
+  return usage;
+}
+
+}  // namespace
+
+template <class Job>
+void InputLane<Job>::prepare_all() {
+  std::erase_if(lives_, [&](Live& live) {
+    if (!live.sizes.empty()) return false;
+    try {
+      prepare(live);
+      return false;
+    } catch (...) {
+      fail_with_current_exception(*live.job.reply);
+      return true;
+    }
+  });
+}
+
+template <class Job>
+std::vector<typename InputLane<Job>::Pick> InputLane<Job>::pick() {
+  std::vector<Pick> picks;
+  int64_t tokens = 0;
+  for (bool more = true; more;) {
+    more = false;
+    for (Live& live : lives_) {
+      if (live.next == live.sizes.size()) continue;
+      tokens += live.sizes[live.next];
+      if (tokens > kTokensOfAStep && !picks.empty()) return picks;
+      picks.push_back({&live, live.next++});
+      more = true;
+    }
+  }
+  return picks;
+}
+
+template <class Job>
+void InputLane<Job>::keep(const std::vector<Pick>& picks, const Tensor& rows) {
+  const int64_t width = rows.size(1);
+  for (size_t i = 0; i < picks.size(); ++i) {
+    Live& live = *picks[i].live;
+    live.width = width;
+    live.rows.resize(live.sizes.size() * static_cast<size_t>(width));
+    std::copy_n(rows.data<float>() + static_cast<int64_t>(i) * width, width,
+                live.rows.begin() + static_cast<int64_t>(picks[i].input) * width);
+    ++live.done;
+  }
+}
+
+template <class Job>
+bool InputLane<Job>::step() {
+  if (lives_.empty()) return false;
+  prepare_all();
+  const std::vector<Pick> picks = pick();
+  try {
+    const NoTape silent;
+    if (!picks.empty()) keep(picks, compute(picks));
+  } catch (...) {
+    for (const Pick& pick : picks)
+      fail_with_current_exception(*pick.live->job.reply), pick.live->job.reply->cancel();
+  }
+  std::erase_if(lives_, [&](Live& live) {
+    if (live.job.reply->cancelled()) return true;
+    if (live.done < live.sizes.size()) return false;
+    try {
+      const bool is_finite =
+          std::all_of(live.rows.begin(), live.rows.end(), [](float x) { return std::isfinite(x); });
+      if (!is_finite) throw ApiError(500, "the model computed NaN or Inf");
+      finish(live);
+    } catch (...) {
+      fail_with_current_exception(*live.job.reply);
+    }
+    return true;
+  });
+  return true;
+}
+
+void EmbedLane::prepare(Live& live) {
+  const EmbedJob& job = live.job;
+  live.ids.resize(job.inputs.size());
+  parallel_for(std::ssize(job.inputs), [&](int64_t i, int) {
+    const auto& input = job.inputs[static_cast<size_t>(i)];
+    const auto* text = std::get_if<std::string>(&input);
+    live.ids[static_cast<size_t>(i)] =
+        text != nullptr ? encoder_.tokens(*text, 0) : std::get<TokenIds>(input);
+  });
+  for (size_t i = 0; i < live.ids.size(); ++i) {
+    TokenIds& ids = live.ids[i];
+    const int64_t size = fitting_size(i, std::ssize(ids), encoder_.max_length(), job.truncates);
+    const auto* text = std::get_if<std::string>(&job.inputs[i]);
+    if (std::ssize(ids) > size && text != nullptr)
+      ids = encoder_.tokens(*text, size);  // with the template's end
+    ids.resize(static_cast<size_t>(size));
+    live.sizes.push_back(size);
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= encoder_.model().vocab_size()) {
+        throw ApiError(400,
+                       concat("token ", id, " of input ", i, " is outside the vocabulary of ",
+                              encoder_.model().vocab_size()),
+                       "input");
+      }
+    }
+  }
+}
+
+Tensor EmbedLane::compute(std::span<const Pick> picks) {
+  std::vector<TokenIds> rows;
+  for (const Pick& pick : picks) {
+    rows.push_back(std::move(pick.live->ids[pick.input]));
+    if (rows.back().empty()) rows.back().push_back(0);  // the model wants a token
+  }
+  const Tensor vectors = encoder_.vectors(models::TokenRows::of(rows), encoder_.normalizes()).to(Dtype::f32);
+  for (size_t i = 0; i < picks.size(); ++i) {
+    if (picks[i].live->sizes[picks[i].input] > 0)
+      continue;  // a text without tokens is zeros, as encode() has it
+    std::fill_n(vectors.data<float>() + static_cast<int64_t>(i) * vectors.size(1), vectors.size(1), 0.0F);
+  }
+  return vectors.contiguous();
+}
+
+void EmbedLane::finish(Live& live) {
+  const EmbedJob& job = live.job;
+  const bool cuts = job.dimensions > 0 && job.dimensions < live.width;
+  const int64_t width = cuts ? job.dimensions : live.width;
+  std::vector<float> rows;
+  for (size_t i = 0; i < live.sizes.size(); ++i) {
+    const auto first = live.rows.begin() + static_cast<int64_t>(i) * live.width;
+    rows.insert(rows.end(), first, first + width);
+    if (cuts || (job.has_unit_length && !encoder_.normalizes()))
+      to_unit_length(std::span(rows).last(static_cast<size_t>(width)));
+  }
+  job.finish(rows, width, usage_of(live));
+}
+
+void ScoreLane::prepare(Live& live) {
+  const ScoreJob& job = live.job;
+  const size_t count = std::max(job.texts.size(), job.pairs.size());
+  live.sizes.resize(count);
+  const text::EncodeOptions options = {.parse_special = true};
+  parallel_for(static_cast<int64_t>(count), [&](int64_t index, int) {
+    const auto i = static_cast<size_t>(index);
+    const text::Tokenizer& tokenizer = classifier_.tokenizer();
+    live.sizes[i] =
+        job.pairs.empty()
+            ? std::ssize(tokenizer.encode(job.texts[i], options))
+            : std::ssize(tokenizer.encode_pair(job.pairs[i].first, job.pairs[i].second, options).ids);
+  });
+  const int64_t limit = job.pairs.empty() ? classifier_.encoder().config().context : classifier_.max_length();
+  for (size_t i = 0; i < count; ++i) live.sizes[i] = fitting_size(i, live.sizes[i], limit, job.truncates);
+}
+
+Tensor ScoreLane::compute(std::span<const Pick> picks) {
+  std::vector<std::string> texts;
+  std::vector<embed::TextPair> pairs;
+  std::vector<size_t> places(picks.size());
+  for (size_t i = 0; i < picks.size(); ++i) {
+    ScoreJob& job = picks[i].live->job;
+    const bool is_pair = !job.pairs.empty();
+    places[i] = is_pair ? pairs.size() : texts.size();
+    if (is_pair) {
+      pairs.push_back(std::move(job.pairs[picks[i].input]));
+    } else {
+      texts.push_back(std::move(job.texts[picks[i].input]));
+    }
+  }
+  const int64_t labels = classifier_.num_labels();
+  const Tensor of_texts = classifier_.logits(texts), of_pairs = classifier_.logits(pairs);
+  Tensor rows = Tensor::empty({std::ssize(picks), labels}, Dtype::f32);
+  for (size_t i = 0; i < picks.size(); ++i) {
+    const Tensor& from = picks[i].live->job.pairs.empty() ? of_texts : of_pairs;
+    std::copy_n(from.data<float>() + static_cast<int64_t>(places[i]) * labels, labels,
+                rows.data<float>() + static_cast<int64_t>(i) * labels);
+  }
+  return rows;
+}
+
+void ScoreLane::finish(Live& live) {
+  Tensor logits = Tensor::empty({std::ssize(live.sizes), live.width}, Dtype::f32);
+  std::copy(live.rows.begin(), live.rows.end(), logits.data<float>());
+  live.job.finish(logits, usage_of(live));
+}
+
+template class InputLane<EmbedJob>;
+template class InputLane<ScoreJob>;
+
+}  // namespace multihead::serve

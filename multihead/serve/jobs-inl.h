@@ -1,0 +1,79 @@
+// What a model is asked to do, whatever dialect it was asked in. Private to serve/.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "multihead/embed/text_classifier.h"
+#include "multihead/generate/generate.h"
+#include "multihead/serve/reply.h"
+#include "multihead/text/tokenizer/tokenizer.h"
+
+namespace multihead::serve {
+
+struct Usage {
+  int64_t prompt_tokens = 0, new_tokens = 0;
+  int64_t total() const { return prompt_tokens + new_tokens; }
+};
+
+/// Hears how a generation goes on, in the thread that computes. A choice is a continuation of a prompt: those of
+/// the first prompt come first.
+class GenerationListener {
+ public:
+  struct Token {
+    int32_t id;
+    std::string_view text;          ///< what can be shown now: of this token, of ones before, or nothing
+    const TokenLogprobs* logprobs;  ///< null unless asked for
+  };
+  virtual ~GenerationListener() = default;
+  virtual void begin() {}
+  virtual void token(size_t choice, const Token& token) = 0;
+  /// `rest`: text that was held back until here.
+  virtual void end(size_t choice, std::string_view rest, bool is_full) = 0;
+  virtual void finish(const Usage& usage) = 0;
+};
+
+using TokenIds = std::vector<int32_t>;
+
+struct GenerationJob {
+  std::shared_ptr<Reply> reply;
+  std::function<std::vector<TokenIds>()> prompts;  ///< called once, in the thread that computes
+  int64_t choices = 1;                             ///< of each prompt
+  GenerateOptions options = {};                    ///< max_new_tokens < 0: what the context holds
+  std::vector<std::string> stops = {};
+  text::DecodeOptions decode = {};
+  bool wants_logprobs = false;
+  std::unique_ptr<GenerationListener> listener;
+  std::shared_ptr<void> ticket = {};  ///< a place in the queue
+};
+
+struct EmbedJob {
+  using Input = std::variant<std::string, TokenIds>;
+  std::shared_ptr<Reply> reply;
+  std::vector<Input> inputs;
+  bool truncates = false;        ///< long texts are cut, not refused
+  int64_t dimensions = 0;        ///< keeps so many columns of unit length; 0: all
+  bool has_unit_length = false;  ///< else as the folder says
+  /// Vectors [inputs, width], one after the other.
+  std::function<void(std::span<const float> vectors, int64_t width, const Usage& usage)> finish;
+  std::shared_ptr<void> ticket = {};
+};
+
+struct ScoreJob {
+  std::shared_ptr<Reply> reply;
+  std::vector<std::string> texts;  ///< or
+  std::vector<embed::TextPair> pairs;
+  bool truncates = false;
+  /// Logits [inputs, labels].
+  std::function<void(const Tensor& logits, const Usage& usage)> finish;
+  std::shared_ptr<void> ticket = {};
+};
+
+}  // namespace multihead::serve

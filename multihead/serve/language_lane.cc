@@ -1,0 +1,156 @@
+#include <algorithm>
+
+#include "multihead/core/text/utf8.h"
+#include "multihead/serve/lanes-inl.h"
+
+namespace multihead::serve {
+
+bool is_unwanted(Reply& reply, Reply::Clock::time_point now) {
+  if (now > reply.deadline())
+    reply.fail(ApiError(504, "the request took longer than the server's --timeout", "", "timeout"));
+  return reply.cancelled() || now > reply.deadline();
+}
+
+void fail_with_current_exception(Reply& reply) {
+  try {
+    throw;
+  } catch (const ApiError& error) {
+    reply.fail(error);
+  } catch (const std::bad_alloc&) {
+    reply.fail(ApiError(503, "not enough memory for this request"));
+  } catch (const std::exception& error) {
+    reply.fail(ApiError(500, error.what()));
+  }
+}
+
+LanguageLane::LanguageLane(const Writer& writer, const GeneratorOptions& options, int64_t limit)
+    : writer_(writer), options_(options), limit_(limit), generator_(std::in_place, writer.model, options) {}
+
+void LanguageLane::add(GenerationJob job) {
+  Live& live = lives_.emplace_back(std::move(job), writer_.tokenizer);
+  try {
+    start(live);
+  } catch (...) {
+    fail_with_current_exception(*live.job.reply);
+    leave(live);
+    lives_.pop_back();
+  }
+}
+
+void LanguageLane::start(Live& live) {
+  const std::vector<TokenIds> prompts = live.job.prompts();
+  GenerateOptions options = live.job.options;
+  live.choices.resize(prompts.size() * static_cast<size_t>(live.job.choices));
+  for (const TokenIds& prompt : prompts) {
+    live.usage.prompt_tokens += std::ssize(prompt);
+    const int64_t room = limit_ - std::ssize(prompt);
+    if (prompt.empty()) throw ApiError(400, "the prompt has no tokens", "prompt");
+    if (room < std::max<int64_t>(live.job.options.max_new_tokens, 1)) {
+      const std::string wanted = live.job.options.max_new_tokens > 0
+                                     ? concat(" and ", live.job.options.max_new_tokens, " new ones")
+                                     : "";
+      throw ApiError(
+          400, concat("the prompt has ", prompt.size(), " tokens", wanted, "; the context holds ", limit_),
+          "", "context_length_exceeded");
+    }
+    for (const int32_t token : prompt) {
+      if (token < 0 || token >= writer_.model.config().vocab_size) {
+        throw ApiError(400,
+                       concat("token ", token, " of the prompt is outside the vocabulary of ",
+                              writer_.model.config().vocab_size),
+                       "prompt");
+      }
+    }
+  }
+  live.job.listener->begin();
+  for (size_t c = 0; c < live.choices.size(); ++c) {
+    const TokenIds& prompt = prompts[c / static_cast<size_t>(live.job.choices)];
+    if (live.job.options.max_new_tokens < 0) options.max_new_tokens = limit_ - std::ssize(prompt);
+    live.choices[c].most = options.max_new_tokens;
+    options.on_token = [this, &live, c](int64_t, int32_t token) { return hear(live, c, token); };
+    if (live.job.wants_logprobs) {
+      options.on_logprobs = [&live, c](int64_t, const TokenLogprobs& all) { live.choices[c].logprobs = all; };
+    }
+    const uint64_t stream = c % static_cast<size_t>(live.job.choices);
+    live.choices[c].sequence = generator_->submit(prompt, options, stream);
+  }
+}
+
+// A new token; false ends the choice.
+bool LanguageLane::hear(Live& live, size_t choice, int32_t token) {
+  if (live.job.reply->cancelled()) return false;
+  try {
+    Choice& own = live.choices[choice];
+    own.has_stopped = !live.said.add(static_cast<int64_t>(choice), token);
+    ++own.tokens, ++live.usage.new_tokens;
+    const std::string_view fresh = std::string_view(live.said.text(static_cast<int64_t>(choice)))
+                                       .substr(0, live.said.certain(static_cast<int64_t>(choice)))
+                                       .substr(own.shown);
+    const std::string_view whole = fresh.substr(0, complete_utf8(fresh));
+    own.shown += whole.size();
+    live.job.listener->token(
+        choice,
+        {.id = token, .text = valid_utf8(whole), .logprobs = own.logprobs ? &*own.logprobs : nullptr});
+    return !own.has_stopped;
+  } catch (...) {
+    fail_with_current_exception(*live.job.reply);
+    live.job.reply->cancel();
+    return false;
+  }
+}
+
+void LanguageLane::finish_choices(Live& live) {
+  const auto ended = [](const Choice& choice) { return choice.has_ended; };
+  for (size_t c = 0; c < live.choices.size(); ++c) {
+    Choice& choice = live.choices[c];
+    if (choice.has_ended || !generator_->finished(choice.sequence)) continue;
+    generator_->take(choice.sequence);
+    choice.has_ended = true;
+    const std::string& text = live.said.text(static_cast<int64_t>(c));
+    const bool is_full = !choice.has_stopped && choice.tokens >= choice.most;
+    live.job.listener->end(c, valid_utf8(std::string_view(text).substr(choice.shown)), is_full);
+  }
+  if (!std::all_of(live.choices.begin(), live.choices.end(), ended)) return;
+  live.job.listener->finish(live.usage);
+}
+
+// What is left of a request goes.
+void LanguageLane::leave(Live& live) {
+  for (Choice& choice : live.choices) {
+    if (choice.has_ended || choice.sequence < 0) continue;
+    generator_->cancel(choice.sequence);
+    generator_->take(choice.sequence);
+    choice.has_ended = true;
+  }
+}
+
+// The step's state is unknown: whoever took part is told, and the next ones begin anew.
+void LanguageLane::fail_all() {
+  for (Live& live : lives_) fail_with_current_exception(*live.job.reply);
+  lives_.clear();
+  generator_.emplace(writer_.model, options_);
+}
+
+bool LanguageLane::step() {
+  if (lives_.empty()) return false;
+  try {
+    generator_->step();
+    for (Live& live : lives_) finish_choices(live);
+  } catch (...) {
+    fail_all();
+  }
+  std::erase_if(lives_, [](const Live& live) {
+    return std::all_of(live.choices.begin(), live.choices.end(), [](const Choice& c) { return c.has_ended; });
+  });
+  return true;
+}
+
+void LanguageLane::drop_unwanted(Reply::Clock::time_point now) {
+  std::erase_if(lives_, [&](Live& live) {
+    const bool is_gone = is_unwanted(*live.job.reply, now);
+    if (is_gone) leave(live);
+    return is_gone;
+  });
+}
+
+}  // namespace multihead::serve

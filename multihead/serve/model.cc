@@ -1,0 +1,65 @@
+#include "multihead/serve/model.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/io/gguf.h"
+#include "multihead/io/json.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
+
+namespace multihead::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+Model::Any load_any(const std::string& path, std::optional<nn::WeightDtype> weights) {
+  const auto dense = weights.value_or(nn::WeightDtype::f32);
+  std::error_code ignored;
+  const bool is_gguf = io::is_gguf_file(path);
+  if (!is_gguf && fs::exists(fs::path(path) / "modules.json", ignored))
+    return embed::SentenceEncoder::load(path, dense);
+  if (!is_gguf && models::is_image_folder(path))
+    throw ValueError(concat(path, ": models of images are not served"));
+  if (!is_gguf && models::is_seq2seq_folder(path))
+    throw ValueError(concat(path, ": translators are not served"));
+  if (!is_gguf && models::has_encoder(path)) {
+    const std::string config = (fs::path(path) / "config.json").string();
+    const auto head = models::is_encoder_folder(path)
+                          ? models::encoder_config_from_json(io::load_json(config), config).head
+                          : models::EncoderHead::none;
+    if (head == models::EncoderHead::classification) return embed::TextClassifier::load(path, dense);
+    return embed::SentenceEncoder::load(path, dense);
+  }
+  Writer writer = {.model = models::load_language_model(path, weights, true),
+                   .tokenizer = text::Tokenizer::load(models::tokenizer_folder(path)),
+                   .defaults = models::load_generation_config(path)};
+  MH_CHECK(writer.tokenizer.plain_vocab_size() <= writer.model.config().vocab_size, ValueError, path,
+           ": the tokenizer has ", writer.tokenizer.plain_vocab_size(), " tokens, the model expects ",
+           writer.model.config().vocab_size);
+  return writer;
+}
+
+}  // namespace
+
+const text::Tokenizer& Model::tokenizer() const {
+  if (const auto* writer = std::get_if<Writer>(&any)) return writer->tokenizer;
+  if (const auto* encoder = std::get_if<embed::SentenceEncoder>(&any)) return encoder->tokenizer();
+  return std::get<embed::TextClassifier>(any).tokenizer();
+}
+
+const char* Model::kind() const {
+  constexpr const char* kKinds[] = {"language model", "encoder", "classifier"};
+  return kKinds[any.index()];
+}
+
+Model load_model(const std::string& name, const std::string& path, std::optional<nn::WeightDtype> weights) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {.name = name,
+          .path = path,
+          .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+          .any = load_any(path, weights)};
+}
+
+}  // namespace multihead::serve

@@ -1,0 +1,142 @@
+#include "multihead/serve/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "multihead/serve/test_models-inl.h"
+
+namespace multihead::serve {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Connection {
+  explicit Connection(Service& service, SessionOptions given = {}) : options(std::move(given)) {
+    options.log = [this](const AccessLine& line) { lines.push_back(line); };
+    session.emplace(
+        service, options, "peer", [this](std::string_view bytes) { sent += bytes; },
+        [this] { is_closed = true; });
+  }
+  // As a loop does: what is not taken is offered again.
+  void send(const std::string& bytes) {
+    input += bytes;
+    input.erase(0, session->receive(input));
+  }
+  void run_until_lines(size_t count) {
+    while (lines.size() < count) {
+      session->wake();
+      input.erase(0, session->receive(input));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
+  SessionOptions options;
+  std::string input, sent;
+  bool is_closed = false;
+  std::vector<AccessLine> lines;
+  std::optional<HttpSession> session;
+};
+
+std::string post(const std::string& path, const std::string& body, const std::string& headers = "") {
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+const std::string kGet = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const std::string kHello = R"({"model":"lm","prompt":"the cat","max_tokens":5,"seed":1)";
+
+TEST(HttpSessionTest, AnswersRequestsOneAfterTheOther) {
+  Service service(test_models(), {});
+  Connection one(service);
+  one.send(kGet + post("/v1/completions", kHello + "}") + kGet);
+  one.run_until_lines(3);
+  EXPECT_THAT(one.sent, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_EQ(one.lines[1].path, "/v1/completions");
+  EXPECT_EQ(one.lines[1].facts.new_tokens, 5);
+  EXPECT_EQ(one.lines[1].facts.model, "lm");
+  EXPECT_TRUE(one.input.empty());
+  EXPECT_FALSE(one.is_closed);
+}
+
+TEST(HttpSessionTest, StreamsInChunksOrToTheEnd) {
+  Service service(test_models(), {});
+  Connection chunks(service);
+  chunks.send(post("/v1/completions", kHello + R"(,"stream":true})"));
+  chunks.run_until_lines(1);
+  EXPECT_THAT(chunks.sent, HasSubstr("Transfer-Encoding: chunked"));
+  EXPECT_THAT(chunks.sent, HasSubstr("data: [DONE]\n\n\r\n0\r\n\r\n"));
+  EXPECT_FALSE(chunks.is_closed);
+  Connection old(service);
+  const std::string body = kHello + R"(,"stream":true})";
+  old.send("POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: " +
+           std::to_string(body.size()) + "\r\n\r\n" + body);
+  old.run_until_lines(1);
+  EXPECT_THAT(old.sent, HasSubstr("Connection: close"));
+  EXPECT_TRUE(old.sent.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(old.is_closed);
+}
+
+TEST(HttpSessionTest, WhatIsNotHttpIsRefusedAndEnds) {
+  Service service(test_models(), {});
+  Connection one(service);
+  one.send("HELO example.org\r\n\r\n");
+  EXPECT_THAT(one.sent, StartsWith("HTTP/1.1 400 Bad Request\r\n"));
+  EXPECT_TRUE(one.is_closed);
+  one.send(kGet);
+  EXPECT_EQ(one.lines.size(), 1) << "nothing more is read";
+}
+
+TEST(HttpSessionTest, SlowClientsAreEnded) {
+  Service service(test_models(), {});
+  const auto later = HttpSession::Clock::now() + std::chrono::seconds(30);
+  Connection head(service), body(service), idle(service);
+  head.send("GET / HTTP/1.1\r\nHo");
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{");
+  for (Connection* one : {&head, &body, &idle}) one->session->tick(later);
+  EXPECT_THAT(head.sent, StartsWith("HTTP/1.1 408"));
+  EXPECT_TRUE(head.is_closed);
+  EXPECT_FALSE(body.is_closed);
+  EXPECT_FALSE(idle.is_closed);
+  body.session->tick(later + std::chrono::seconds(40));
+  idle.session->tick(later + std::chrono::seconds(100));
+  EXPECT_THAT(body.sent, StartsWith("HTTP/1.1 408"));
+  EXPECT_TRUE(idle.is_closed);
+  EXPECT_TRUE(idle.sent.empty());
+}
+
+TEST(HttpSessionTest, AClientThatLeavesIsCancelled) {
+  Service service(test_models(), {});
+  for (int i = 0; i < 20; ++i) {
+    Connection one(service);
+    one.send(post("/v1/completions", R"({"model":"lm","prompt":"a","max_tokens":60,"n":16,"stream":true})"));
+    one.session.reset();
+    ASSERT_EQ(one.lines.size(), 1);
+    EXPECT_FALSE(one.lines[0].is_complete);
+  }
+  while (service.active() > 0) std::this_thread::yield();
+}
+
+TEST(HttpSessionTest, WaitsForTheBodyWithContinue) {
+  Service service(test_models(), {});
+  Connection one(service);
+  const std::string bytes = post("/v1/completions", kHello + "}", "Expect: 100-continue\r\n");
+  one.send(bytes.substr(0, bytes.find('{')));
+  EXPECT_EQ(one.sent, "HTTP/1.1 100 Continue\r\n\r\n");
+  one.send(bytes.substr(bytes.find('{')));
+  one.run_until_lines(1);
+  EXPECT_THAT(one.sent, HasSubstr("HTTP/1.1 200 OK"));
+}
+
+TEST(HttpSessionTest, FinishingWaitsForTheAnswer) {
+  Service service(test_models(), {});
+  Connection busy(service), idle(service);
+  busy.send(post("/v1/completions", kHello + "}"));
+  for (Connection* one : {&busy, &idle}) one->session->finish();
+  EXPECT_TRUE(idle.is_closed);
+  busy.run_until_lines(1);
+  EXPECT_THAT(busy.sent, HasSubstr("HTTP/1.1 200 OK"));
+  EXPECT_TRUE(busy.is_closed);
+}
+
+}  // namespace
+}  // namespace multihead::serve

@@ -1,0 +1,87 @@
+// Small models for the tests of serve/.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "multihead/core/text/json.h"
+#include "multihead/serve/service.h"
+
+namespace multihead::serve {
+
+inline text::Tokenizer test_tokenizer() {
+  const text::Tokenizer plain = text::Tokenizer::train_bpe(
+      "the cat sat on the mat", {.vocab_size = 262, .special = {.eos = "<|im_end|>"}});
+  Json config = Json::parse(plain.config_json());
+  config["chat_template"] =
+      "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+      "{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}assistant:";
+  return text::Tokenizer::from_contents(plain.to_json(), config.dump());
+}
+
+inline models::LanguageModel test_language_model() {
+  models::LanguageModelConfig c;
+  c.vocab_size = 262, c.context = 64, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.init_std = 0.3;
+  Rng rng(3);
+  return models::LanguageModel(c, rng);
+}
+
+inline models::Encoder test_encoder(models::EncoderHead head, int64_t labels = 0) {
+  models::EncoderConfig c;
+  c.vocab_size = 262, c.context = 24, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.head = head;
+  c.num_labels = labels;
+  Rng rng(3);
+  return {models::resolved(c), rng};
+}
+
+inline embed::SentenceEncoder test_sentence_encoder() {
+  return {embed::TextModel(test_encoder(models::EncoderHead::none)), test_tokenizer()};
+}
+
+inline std::vector<Model> test_models() {
+  std::vector<Model> models;
+  models.push_back({.name = "lm", .any = Writer{test_language_model(), test_tokenizer(), {}}});
+  models.push_back({.name = "enc", .any = test_sentence_encoder()});
+  models.push_back(
+      {.name = "rank",
+       .any = embed::TextClassifier(test_encoder(models::EncoderHead::classification, 1), test_tokenizer())});
+  return models;
+}
+
+inline HttpRequest test_request(const std::string& path, const std::string& body,
+                                const std::string& method = "POST") {
+  HttpRequest request;
+  request.method = method, request.path = path, request.body = body;
+  request.headers["host"] = "localhost:8080";
+  return request;
+}
+
+struct Answer {
+  int status = 0;
+  std::string body = {};
+  HttpHeaders headers = {};
+  Json json() const { return Json::parse(body); }
+};
+
+/// Waits for the end of a reply.
+inline Answer answer_of(Reply& reply) {
+  Answer answer;
+  while (true) {
+    Reply::Part part = reply.take();
+    if (part.status != 0) answer.status = part.status, answer.headers = part.headers;
+    answer.body += part.bytes;
+    if (part.ends) return answer;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+inline Answer ask(Service& service, const std::string& path, const std::string& body,
+                  const std::string& method = "POST") {
+  return answer_of(*service.handle(test_request(path, body, method)));
+}
+
+}  // namespace multihead::serve
