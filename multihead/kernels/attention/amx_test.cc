@@ -242,6 +242,84 @@ TEST_F(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
   });
 }
 
+// Scores of odd rows grow by 2^300 within a block, so that the maximum of its first keys is far too low; those
+// of even rows do not, and keep their bits whatever the others do.
+TEST_F(AttentionAmxTest, ScoresThatGrowWithinABlock) {
+  for (const bool causal : {false, true}) {
+    CaseOptions o;
+    o.batch = 1, o.heads = o.kv_heads = 1, o.queries = o.keys = 520, o.head_dim = o.value_dim = 64;
+    o.causal = causal;
+    AttentionCase c(o);
+    for (size_t i = 0; i < c.key.size(); ++i) {
+      c.key[i] = static_cast<float>(BFloat16(static_cast<float>(i / 64 % 256) * 0.0131f));
+      c.query[i] = i / 64 % 2 == 1 ? 256.0f : 0.0625f * static_cast<float>(i % 5);
+      c.value[i] = static_cast<float>(BFloat16(c.value[i]));
+    }
+    const auto exact = c.reference<double>(false);
+    const Result r = run_bf16(c);
+    EXPECT_LE(multihead::testing::distance(r.out, exact.out).max,
+              1.5 * 0x1p-8 * multihead::testing::largest(exact.out));
+    EXPECT_LE(multihead::testing::distance(r.lse, exact.lse).max,
+              1e-5 * multihead::testing::largest(exact.lse));
+    for (size_t i = 0; i < c.query.size(); ++i) {
+      if (i / 64 % 2 == 1) c.query[i] = 0.5f;
+    }
+    const Result calm = run_bf16(c);
+    for (size_t i = 0; i < r.out.size(); ++i) {
+      if (i / 64 % 2 == 0) {
+        ASSERT_EQ(r.out[i], calm.out[i]) << i;
+      }
+    }
+    for (size_t i = 0; i < r.lse.size(); i += 2) ASSERT_EQ(r.lse[i], calm.lse[i]) << i;
+  }
+}
+
+// The same mask as an interval, a dense mask, and a bias of -inf; and dropout of nothing.
+TEST_F(AttentionAmxTest, MasksOfAnyFormHaveTheSameBits) {
+  CaseOptions o;
+  o.batch = 1, o.heads = 4, o.kv_heads = 2, o.queries = 70, o.keys = 600, o.head_dim = 40, o.value_dim = 24;
+  o.causal = true, o.window_left = 333;
+  AttentionCase c(o);
+  const Result intervals = run_bf16(c);
+  AttentionCase dense(o);
+  std::vector<uint8_t> keep;
+  for (int64_t i = 0; i < o.queries; ++i) {
+    for (int64_t j = 0; j < o.keys; ++j) {
+      const int64_t last = i + c.problem.diagonal;
+      keep.push_back(j <= last && j >= last - o.window_left);
+    }
+  }
+  dense.problem.causal = false, dense.problem.window_left = -1;
+  dense.problem.keep = keep.data(), dense.problem.keep_strides = {0, 0, o.keys, 1};
+  const Result flags = run_bf16(dense);
+  EXPECT_TRUE(same_bits(intervals.out, flags.out));
+  EXPECT_TRUE(same_bits(intervals.lse, flags.lse));
+  c.problem.dropout_p = 1e-30;
+  EXPECT_TRUE(same_bits(intervals.out, run_bf16(c).out));
+}
+
+// A key whose scores are infinite or NaN reaches the rows that see it, and no others; subnormals are zero.
+TEST_F(AttentionAmxTest, OnlyRowsThatSeeAnInfiniteScoreAreNan) {
+  for (const float poison : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    CaseOptions o;
+    o.batch = 1, o.heads = o.kv_heads = 1, o.queries = o.keys = 300, o.head_dim = o.value_dim = 32;
+    o.causal = true;
+    AttentionCase c(o);
+    for (size_t i = 0; i < 32; ++i) c.query[i + size_t{7} * 32] = 1e-40f;
+    const Result clean = run_bf16(c);
+    for (size_t i = 0; i < 32; ++i) c.key[i + size_t{200} * 32] = poison;
+    const Result r = run_bf16(c);
+    for (size_t i = 0; i < r.out.size(); ++i) {
+      if (i / 32 < 200) {
+        ASSERT_EQ(r.out[i], clean.out[i]) << i;
+      } else if (std::isnan(poison)) {
+        ASSERT_TRUE(std::isnan(r.out[i])) << i;
+      }
+    }
+    EXPECT_NEAR(clean.lse[7], std::log(8.0f), 1e-5);
+  }
+}
+
 // Small, so that an emulator gets through. The entry points must come here by themselves.
 TEST_F(AttentionAmxTest, TheCpuDoesWhatTheLoopsDo) {
   if (!has_tiles()) GTEST_SKIP() << "needs AMX";

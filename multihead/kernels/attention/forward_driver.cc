@@ -39,6 +39,7 @@ float* tile_scratch(int64_t floats) {
 
 // Tiles that may share staged keys and values.
 int64_t most_tiles(const ForwardCall& call) {
+  if (call.one_part_tiles()) return kMostTiles;  // packing a block costs as much as half a tile's products
   // Bias rows are prefetched a block early: with several tiles in turn they would be evicted before their
   // use.
   if (call.terms->bias) return 1;
@@ -105,6 +106,7 @@ void choose_engine(ForwardCall& call) {
 }
 
 void decide_copies(ForwardCall& call) {
+  if (call.one_part_tiles()) call.value_columns = amx_steps(call.p->value_dim) * kAmxStep;
   const AttentionProblem& p = *call.p;
   const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();
   call.copy_key = call.bf16 || call.int8 || hostile(call.key.strides.token, p.head_dim, size, p.keys, rows);

@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/engines/tile_rows-inl.h"
 
 namespace multihead::kernels {
 namespace {
@@ -39,11 +40,13 @@ void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& ta
   }
 }
 
-void explain_terms(const AttentionProblem& p, const ScoreTerms& t, AttentionPlan& plan) {
+void explain_terms(const AttentionProblem& p, const ScoreTerms& t, int chunk, AttentionPlan& plan) {
   if (t.relative_key) {
     reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
   }
-  if (t.any()) reason(plan, "score terms: applied to chunks of 48 keys while they are in L1");
+  if (t.any()) {
+    reason(plan, concat("score terms: applied to chunks of ", chunk, " keys while they are in L1"));
+  }
   if (t.score_function && !t.score_function.apply_with_derivative) {
     reason(plan, "score function without derivative: no backward pass");
   }
@@ -86,6 +89,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
   ForwardCall call = digest_forward(p, t, in, {});
   choose_engine(call);
   decide_copies(call);
+  if (call.one_part_tiles()) plan.query_tile = kRowTile;
   call.p = &sample;
   const int64_t tiles = choose_tiles(call, threads, tasks, copies);
   call.p = &p;
@@ -120,7 +124,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
                         " threads: key blocks are shared out too"));
   }
   explain_copies(call, plan);
-  explain_terms(p, t, plan);
+  explain_terms(p, t, call.one_part_tiles() ? kTileChunk : 48, plan);
   BackwardCall backward;
   backward.forward = call;
   backward.gradient.d_out.strides.token = p.value_dim;

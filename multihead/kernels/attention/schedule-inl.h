@@ -62,8 +62,8 @@ struct IntervalRule {
 void make_row_tile(const AttentionProblem& p, int64_t b, int64_t kv, int64_t row_begin, int64_t row_end,
                    RowTile& tile);
 
-/// As make_row_tile, but where samples and heads have the same masks the thread's last tile of call `number`
-/// is reused (a third of the time of a 64x64 head's set-up).
+/// As make_row_tile, but where samples and heads have the same masks the thread's last tiles of call
+/// `number` are reused (a third of the time of a 64x64 head's set-up).
 void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, int64_t kv, int64_t row_begin,
                          int64_t row_end, RowTile& tile);
 

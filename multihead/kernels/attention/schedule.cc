@@ -88,9 +88,11 @@ void make_row_tile_again(const AttentionProblem& p, uint64_t number, int64_t b, 
     int64_t row = 0, end = 0;
     RowTile tile;
   };
-  static thread_local Last last;
+  constexpr int64_t kKept = 32, kStep = 32;  // tiles of a head; rows of the smallest ones
+  static thread_local Last kept[kKept];
   if (!samples_are_alike(p) || number == 0) return make_row_tile(p, b, kv, row_begin, row_end, t);
   const int64_t queries = p.queries, row = row_begin % queries, end = row_end - row_begin + row;
+  Last& last = kept[row / kStep % kKept];
   if (last.number != number || last.row != row || last.end != end) {
     make_row_tile(p, b, kv, row_begin, row_end, last.tile);
     last.number = number, last.row = row, last.end = end;

@@ -31,6 +31,9 @@ struct ForwardCall : AttentionInput, AttentionOutput {
   bool copy_key = false, copy_value = false;  // stage blocks in scratch memory
   int64_t value_columns = 0;                  // value_dim rounded up to 16
   std::atomic<bool>* not_finite = nullptr;    // set where an output is not
+
+  // Whether passes/forward_tiles-inl.h runs it.
+  bool one_part_tiles() const { return engine == Engine::amx && scheme.parts == 1; }
 };
 
 /// The numbers of score terms and their gradients, of the log-sum-exp.

@@ -42,6 +42,16 @@ HWY_INLINE bool StreamsOutput(const ForwardCall& c) {
   return !c.bf16 && p.batch * p.heads * p.queries * p.value_dim * 4 >= kLeastBytes;
 }
 
+// Claims the cache lines of a tile's output while the products run.
+inline void PrefetchOutput(const ForwardCall& c, const RowTile& t) {
+  if (!c.out || StreamsOutput(c)) return;
+  const int64_t line = c.bf16 ? 32 : 16;
+  for (int r = 0; r < t.rows; ++r) {
+    const void* row = TileRow(c, c.out, t, r);
+    for (int64_t v = 0; v < c.p->value_dim; v += line) __builtin_prefetch(At(row, v, c.bf16), 1, 2);
+  }
+}
+
 HWY_NOINLINE inline void WriteLogSumExp(const ForwardCall& c, const RowTile& t, const LaneState& state) {
   const F d;
   const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
@@ -52,29 +62,43 @@ HWY_NOINLINE inline void WriteLogSumExp(const ForwardCall& c, const RowTile& t, 
     hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
   }
   float* to = as_floats(c.lse.data);
+  if (t.head[0] == t.head[t.rows - 1]) {
+    std::copy_n(lse, t.rows, to + LaneIndex(c, c.lse.strides, t, 0));
+    return;
+  }
   for (int r = 0; r < t.rows; ++r) to[LaneIndex(c, c.lse.strides, t, r)] = lse[r];
+}
+
+// Writes log-sum-exps and the outputs of rows without any key, and says what the rows of `out` are multiplied by.
+inline void RowFactors(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out,
+                       float* factors) {
+  const F d;
+  const AttentionProblem& p = *c.p;
+  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
+  for (int i = 0; i < t.groups * kGroupRows; i += kN) {
+    hn::Store(hn::Div(hn::Set(d, keep_scale), hn::Load(d, state.sum + i)), d, factors + i);
+  }
+  if (c.lse) WriteLogSumExp(c, t, state);
+  for (int r = 0; r < t.rows; ++r) {
+    if (state.sum[r] != 0) continue;
+    EmptyRowOutput(c, t, r, out + r * c.value_columns);
+    factors[r] = 1.0f;
+  }
 }
 
 // Divides by the sums and writes the tile's rows and log-sum-exps. False if anything is not finite.
 inline bool WriteTile(const ForwardCall& c, const RowTile& t, const LaneState& state, float* out) {
   const F d;
-  const AttentionProblem& p = *c.p;
-  const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
   alignas(64) float factors[kTileRows];
-  for (int i = 0; i < t.groups * kGroupRows; i += kN) {
-    hn::Store(hn::Div(hn::Set(d, keep_scale), hn::Load(d, state.sum + i)), d, factors + i);
-  }
-  if (c.lse) WriteLogSumExp(c, t, state);
+  RowFactors(c, t, state, out, factors);
   Vec check = hn::Zero(d);
   const bool streams = StreamsOutput(c);
   const Strides3& strides = c.out.strides;
-  const int64_t dim = p.value_dim, columns = c.value_columns;
-  const int64_t start = t.b * strides.batch + p.query_begin(t.b) * strides.token;
+  const int64_t dim = c.p->value_dim, columns = c.value_columns;
+  const int64_t start = t.b * strides.batch + c.p->query_begin(t.b) * strides.token;
   for (int r = 0; r < t.rows; ++r) {
-    float* row = out + r * columns;
-    const bool empty = state.sum[r] == 0;
-    if (empty) EmptyRowOutput(c, t, r, row);
-    const Vec factor = hn::Set(d, empty ? 1.0f : factors[r]);
+    const float* row = out + r * columns;
+    const Vec factor = hn::Set(d, factors[r]);
     const int64_t at = start + t.head[r] * strides.head + t.query[r] * strides.token;
     void* to = At(c.out.data, at, c.bf16);
     check = streams ? StreamFloatRow(row, factor, dim, static_cast<float*>(to), check)

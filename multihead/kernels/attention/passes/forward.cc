@@ -32,20 +32,12 @@ int64_t ForwardScratch(const ForwardCall&, int64_t) { return 0; }
 #include "multihead/kernels/attention/block/output-inl.h"
 #include "multihead/kernels/attention/decode/decode-inl.h"
 #include "multihead/kernels/attention/engines/engine-inl.h"
+#include "multihead/kernels/attention/passes/forward_tiles-inl.h"
+#include "multihead/kernels/attention/passes/state-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 namespace {
-
-// Claims the cache lines of a tile's output while the products run.
-void PrefetchOutput(const ForwardCall& c, const RowTile& t) {
-  if (!c.out || StreamsOutput(c)) return;
-  const int64_t line = c.bf16 ? 32 : 16;
-  for (int r = 0; r < t.rows; ++r) {
-    const void* row = TileRow(c, c.out, t, r);
-    for (int64_t v = 0; v < c.p->value_dim; v += line) __builtin_prefetch(At(row, v, c.bf16), 1, 2);
-  }
-}
 
 // Takes over a block's maxima and sums: out · alpha + block's part · beta is the tile's from then on.
 void JoinState(const LaneState& block, bool has_terms, float* alpha, float* beta, QueryTile& w) {
@@ -53,28 +45,6 @@ void JoinState(const LaneState& block, bool has_terms, float* alpha, float* beta
     w.state = block;
   } else {
     MergeState(w.rows.groups * kGroupRows, has_terms, w.state, block, alpha, beta);
-  }
-}
-
-// Goes on where the call before stopped. Without any key so far the sums are zero, and not looked at.
-void LoadState(const ForwardCall& c, QueryTile& w) {
-  const AttentionState& from = c.state;
-  for (int r = 0; r < w.rows.rows; ++r) {
-    w.state.max[r] = as_floats(from.max.data)[LaneIndex(c, from.max.strides, w.rows, r)];
-    w.state.sum[r] = as_floats(from.sum.data)[LaneIndex(c, from.sum.strides, w.rows, r)];
-    w.first = w.first && w.state.sum[r] == 0;
-  }
-  CopyTileRows(c, w.rows, from.values, c.p->value_dim, c.value_columns, w.out);
-}
-
-void StoreState(const ForwardCall& c, const QueryTile& w) {
-  const AttentionState& to = c.state;
-  if (w.first) return;
-  for (int r = 0; r < w.rows.rows; ++r) {
-    as_floats(to.max.data)[LaneIndex(c, to.max.strides, w.rows, r)] = w.state.max[r];
-    as_floats(to.sum.data)[LaneIndex(c, to.sum.strides, w.rows, r)] = w.state.sum[r];
-    float* row = as_floats(to.values.data) + RowIndex(c, to.values.strides, w.rows, r);
-    std::copy_n(w.out + r * c.value_columns, c.p->value_dim, row);
   }
 }
 
@@ -269,26 +239,35 @@ class Forward {
   float* tiles_;
 };
 
-void ForwardTask(const ForwardTaskArgs& args) {
-  WithEngine(args.call->engine, [&](auto engine) { Forward<typename decltype(engine)::type>(args).Run(); });
+// f(std::type_identity<P>()) for the type P of the pass.
+template <class Body>
+auto WithPass(const ForwardCall& c, const Body& f) {
+#if HWY_TARGET == HWY_AVX3
+  if (c.one_part_tiles()) return f(std::type_identity<ForwardTiles>());
+#endif
+  return WithEngine(c.engine, [&](auto engine) {
+    return f(std::type_identity<Forward<typename decltype(engine)::type> >());
+  });
+}
+
+void ForwardTask(const ForwardTaskArgs& a) {
+  WithPass(*a.call, [&](auto pass) { typename decltype(pass)::type(a).Run(); });
 }
 
 void ForwardPartial(const ForwardTaskArgs& a) {
-  WithEngine(a.call->engine, [&](auto engine) {
-    Forward<typename decltype(engine)::type>(a).RunBlocks(*a.partials, a.tile, a.block_begin, a.block_end);
+  WithPass(*a.call, [&](auto pass) {
+    typename decltype(pass)::type(a).RunBlocks(*a.partials, a.tile, a.block_begin, a.block_end);
   });
 }
 
 void ForwardMerge(const ForwardTaskArgs& a) {
-  WithEngine(a.call->engine, [&](auto engine) {
-    Forward<typename decltype(engine)::type>(a).MergeBlocks(*a.partials, a.tile, a.block_begin, a.block_end);
+  WithPass(*a.call, [&](auto pass) {
+    typename decltype(pass)::type(a).MergeBlocks(*a.partials, a.tile, a.block_begin, a.block_end);
   });
 }
 
 int64_t ForwardScratch(const ForwardCall& c, int64_t tiles) {
-  return WithEngine(c.engine, [&](auto engine) {
-    return Forward<typename decltype(engine)::type>::ScratchFloats(c, tiles);
-  });
+  return WithPass(c, [&](auto pass) { return decltype(pass)::type::ScratchFloats(c, tiles); });
 }
 
 }  // namespace

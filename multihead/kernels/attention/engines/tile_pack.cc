@@ -1,0 +1,185 @@
+// What attention on tiles does to rows before and after its products: packing, masks, transposes, output.
+#include "multihead/kernels/attention/engines/tile_rows-inl.h"
+#include "multihead/kernels/attention/engines/tile_vectors-inl.h"
+
+#if MH_TILES
+
+MH_PUSH_TILES
+namespace multihead::kernels {
+namespace {
+
+using namespace tiles;  // NOLINT(google-build-using-namespace)
+
+// Rows that are read where they lie.
+HWY_INLINE bool IsWhole(const TileSource& x) {
+  return x.bf16 && x.first == 0 && x.end == kTileStep && x.dim % kAmxStep == 0;
+}
+
+template <bool kAmx>
+void PackKeys(const TileSource& x, char* to) {
+  alignas(64) char copy[kTileStep * kRowBytes];
+  const bool whole = IsWhole(x);
+  for (int64_t step = 0; step < amx_steps(x.dim); ++step) {
+    for (int r = 0; r < kTileStep && !whole; ++r)
+      _mm512_store_si512(copy + r * kRowBytes, LoadStep<kAmx>(x, r, step));
+    const char* from = whole ? x.rows + 64 * step : copy;
+    const int64_t stride = whole ? x.stride : kRowBytes;
+    for (int half = 0; half < 2; ++half, to += kTileBytes) {
+      TransposeWords(from + half * 16 * stride, stride,
+                     [&](int word, __m512i line) { _mm512_store_si512(to + word * kRowBytes, line); });
+    }
+  }
+}
+
+HWY_INLINE __m512i WithoutSign(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF)); }
+HWY_INLINE __mmask32 NotFinite(__m512i x) {
+  return _mm512_cmpge_epi16_mask(WithoutSign(x), _mm512_set1_epi16(0x7F80));
+}
+
+// Words of two rows side by side: of the first 16 columns, and of the last.
+struct PairOrder {
+  alignas(64) uint16_t low[32], high[32];
+  constexpr PairOrder() : low(), high() {
+    for (int i = 0; i < 16; ++i) {
+      low[2 * i] = static_cast<uint16_t>(i), low[2 * i + 1] = static_cast<uint16_t>(32 + i);
+      high[2 * i] = static_cast<uint16_t>(16 + i), high[2 * i + 1] = static_cast<uint16_t>(48 + i);
+    }
+  }
+};
+constexpr PairOrder kPairOrder;
+
+// True if a number is not finite.
+template <bool kAmx, bool kWhole, bool kClean>
+HWY_NOINLINE bool PackValues(const TileSource& x, char* to) {
+  const __m512i low = _mm512_load_si512(kPairOrder.low), high = _mm512_load_si512(kPairOrder.high);
+  __m512i top = _mm512_setzero_si512();
+  for (int64_t step = 0; step < amx_steps(x.dim); ++step, to += kStripBytes) {
+    const char* at = x.rows + 64 * step;
+    for (int r = 0; r < kTileStep; r += 2, at += 2 * x.stride) {
+      __m512i a = kWhole ? _mm512_loadu_si512(at) : LoadStep<kAmx>(x, r, step);
+      __m512i b = kWhole ? _mm512_loadu_si512(at + x.stride) : LoadStep<kAmx>(x, r + 1, step);
+      if constexpr (kClean) {
+        a = _mm512_maskz_mov_epi16(~NotFinite(a), a), b = _mm512_maskz_mov_epi16(~NotFinite(b), b);
+      } else {
+        top = _mm512_max_epi16(top, _mm512_max_epi16(WithoutSign(a), WithoutSign(b)));
+      }
+      _mm512_store_si512(to + r / 2 * kRowBytes, _mm512_permutex2var_epi16(a, low, b));
+      _mm512_store_si512(to + kTileBytes + r / 2 * kRowBytes, _mm512_permutex2var_epi16(a, high, b));
+    }
+  }
+  return kClean || NotFinite(top) != 0;
+}
+
+template <bool kAmx>
+bool PackValuesOf(const TileSource& x, char* to) {
+  if (!(IsWhole(x) ? PackValues<kAmx, true, false>(x, to) : PackValues<kAmx, false, false>(x, to)))
+    return false;
+  return PackValues<kAmx, false, true>(x, to);
+}
+
+template <bool kAmx>
+bool WriteRows(const TileOutput& x) {
+  __m512 check = _mm512_setzero_ps();
+  for (int r = 0; r < x.rows; ++r) {
+    const float* from = x.from + r * x.columns;
+    auto* to = static_cast<char*>(x.to[r]);
+    const __m512 factor = _mm512_set1_ps(x.factors[r]);
+    for (int64_t c = 0; c < x.dim; c += 32) {
+      const __m512 a = _mm512_mul_ps(_mm512_load_ps(from + c), factor);
+      const __m512 b = _mm512_mul_ps(_mm512_load_ps(from + c + 16), factor);
+      check = _mm512_add_ps(check, _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
+      const __m512i both = Rounded<kAmx>(b, a);
+      if (x.dim - c >= 32) {
+        _mm512_storeu_si512(to + 2 * c, both);
+      } else {
+        _mm512_mask_storeu_epi16(to + 2 * c, FirstBits(x.dim - c), both);
+      }
+    }
+  }
+  return _mm512_cmp_ps_mask(check, check, _CMP_UNORD_Q) == 0;
+}
+
+}  // namespace
+
+void pack_tile_keys(const TileSource& from, char* to, TileUnit unit) {
+  unit == TileUnit::amx ? PackKeys<true>(from, to) : PackKeys<false>(from, to);
+}
+
+bool pack_tile_values(const TileSource& from, char* to, TileUnit unit) {
+  return unit == TileUnit::amx ? PackValuesOf<true>(from, to) : PackValuesOf<false>(from, to);
+}
+
+void pack_tile_queries(const TileSource& from, char* to, TileUnit unit) {
+  const int64_t steps = amx_steps(from.dim);
+  for (int r = from.first; r < from.end; ++r) {
+    for (int64_t s = 0; s < steps; ++s) {
+      _mm512_storeu_si512(to + (r * steps + s) * kRowBytes,
+                          unit == TileUnit::amx ? LoadStep<true>(from, r, s) : LoadStep<false>(from, r, s));
+    }
+  }
+}
+
+void tile_intervals(const int32_t* lo, const int32_t* hi, int key, const TileChunk& c, uint32_t* words) {
+  const __m512i ones = _mm512_set1_epi32(1), last = _mm512_set1_epi32(32), zero = _mm512_setzero_si512();
+  for (int b = 0; b < c.pairs; ++b) {
+    const __m512i first = _mm512_set1_epi32(key + b * kTileStep);
+    const auto below = [&](const int32_t* end) {
+      const __m512i from_first = _mm512_sub_epi32(_mm512_load_si512(end), first);
+      const __m512i count = _mm512_min_epi32(_mm512_max_epi32(from_first, zero), last);
+      return _mm512_sub_epi32(_mm512_sllv_epi32(ones, count), ones);
+    };
+    for (int g = 0; g < c.strips; ++g) {
+      const __m512i seen = _mm512_andnot_si512(below(lo + 16 * g), below(hi + 16 * g));
+      _mm512_store_si512(words + b * kRowTile + 16 * g, seen);
+    }
+  }
+}
+
+void transpose_bits(const uint32_t* rows, uint32_t* words) {
+  const __m512i low = _mm512_loadu_si512(rows), high = _mm512_loadu_si512(rows + 16);
+  for (int r = 0; r < kRowTile; ++r) {
+    const __m512i bit = _mm512_set1_epi32(static_cast<int>(1U << r));
+    words[r] = uint32_t{_mm512_test_epi32_mask(low, bit)} | uint32_t{_mm512_test_epi32_mask(high, bit)} << 16;
+  }
+}
+
+void transpose_flags(const uint8_t* flags, int64_t stride, int begin, int end, uint32_t* words) {
+  alignas(64) uint32_t rows[kTileStep] = {};
+  for (int k = begin; k < end; ++k, flags += stride) {
+    const __m256i row = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(flags));
+    rows[k] = _mm256_test_epi8_mask(row, row);
+  }
+  transpose_bits(rows, words);
+}
+
+void tile_scores_to_lanes(const TileChunk& c, float factor, float* to, int64_t stride) {
+  const __m512 scale = _mm512_set1_ps(factor);
+  for (int i = 0; i < 2 * c.pairs; ++i) {
+    for (int g = 0; g < c.strips; ++g) {
+      float* at = to + 16 * i * stride + 16 * g;
+      const float* tile = c.s + i / 2 * kPairFloats + g * 512 + i % 2 * 256;
+      TransposeWords(reinterpret_cast<const char*>(tile), kRowBytes, [&](int key, __m512i x) {
+        _mm512_storeu_ps(at + key * stride, _mm512_mul_ps(_mm512_castsi512_ps(x), scale));
+      });
+    }
+  }
+}
+
+void tile_scores_from_lanes(const TileChunk& c, const float* from, int64_t stride) {
+  for (int i = 0; i < 2 * c.pairs; ++i) {
+    for (int g = 0; g < c.strips; ++g) {
+      const float* at = from + 16 * i * stride + 16 * g;
+      float* tile = c.s + i / 2 * kPairFloats + g * 512 + i % 2 * 256;
+      TransposeWords(reinterpret_cast<const char*>(at), stride * 4,
+                     [&](int row, __m512i x) { _mm512_store_ps(tile + 16 * row, _mm512_castsi512_ps(x)); });
+    }
+  }
+}
+
+bool write_tile_rows(const TileOutput& x, TileUnit unit) {
+  return unit == TileUnit::amx ? WriteRows<true>(x) : WriteRows<false>(x);
+}
+
+}  // namespace multihead::kernels
+HWY_POP_ATTRIBUTES
+#endif

@@ -1,0 +1,110 @@
+// Attention of 32 queries at a time on AMX tiles of bf16, or by plain loops that follow the instructions.
+//   S = Q Kt     rows of Q are rows of A as they lie, K is packed into tiles of B
+//   P = 2^(S factor - shift), rounded to bf16 over S: two vectors of a row are the row of a tile of A
+//   O += P V     V is packed into tiles of B
+// Internal; needs AVX-512. Keys come in pairs of strips of 16 and in chunks, at absolute positions. The scores
+// of a chunk are tiles [pair][strip of queries][strip of keys], 1 KB each; P takes the place of the first of
+// each two. Sums of P have 16 lanes per row, of the keys with the same remainder, until tile_sums().
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/kernels/amx/amx-inl.h"
+
+namespace multihead::kernels {
+
+inline constexpr int kRowTile = 32;       // queries
+inline constexpr int kTileChunk = 128;    // keys
+inline constexpr int kTileStep = 32;      // keys of a pair
+inline constexpr int kPairFloats = 1024;  // of its scores
+inline constexpr int kChunkPairs = kTileChunk / kTileStep;
+inline constexpr int kChunkFloats = kChunkPairs * kPairFloats;
+
+/// Subnormal numbers count as zero, as tiles have it, while alive.
+class FlushedSubnormals {
+ public:
+  FlushedSubnormals();
+  ~FlushedSubnormals();
+  FlushedSubnormals(const FlushedSubnormals&) = delete;
+  FlushedSubnormals& operator=(const FlushedSubnormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+/// Rows [first, end) of `dim` numbers, bf16 or f32; `rows` is where row 0 lies, or would.
+struct TileSource {
+  const char* rows = nullptr;
+  int64_t stride = 0;  ///< bytes
+  int first = 0, end = 0;
+  int64_t dim = 0;
+  bool bf16 = true;
+};
+/// 32 keys -> [step of 32 numbers][strip of keys] tiles.
+void pack_tile_keys(const TileSource& from, char* to, TileUnit unit);
+/// 32 values -> [step of 32 columns][half] tiles. Numbers that are not finite become zeros: true if there are any.
+bool pack_tile_values(const TileSource& from, char* to, TileUnit unit);
+/// Rows of a strip of queries -> [16][steps * 32] bf16. To be called for whole strips of one run of heads, or
+/// for parts of them.
+void pack_tile_queries(const TileSource& from, char* to, TileUnit unit);
+
+/// Pairs of a chunk from its first one on, and strips of queries.
+struct TileChunk {
+  float* s = nullptr;
+  int pairs = 0, strips = 0;
+};
+
+struct TileScores {
+  const char* query[2] = {};
+  int64_t query_stride[2] = {};  ///< bytes
+  const char* keys = nullptr;
+  int64_t steps = 0;  ///< of the head's size
+};
+void tile_scores(const TileChunk& chunk, const TileScores& of, TileUnit unit);
+
+/// What exponentials are made of: the factor of scores, a shift per row; masks [pair][32 rows] of 32 keys, or
+/// null: which ones are seen, and which of their probabilities are kept.
+struct TileSoftmax {
+  bool natural = false;  ///< 2^((s - shift) factor), for scores that score terms have made
+  float factor = 1;
+  const float* shift = nullptr;
+  const uint32_t *seen = nullptr, *kept = nullptr;
+  float* lanes = nullptr;  ///< [32 rows][16] sums
+};
+void tile_softmax(const TileChunk& chunk, const TileSoftmax& of, TileUnit unit);
+/// max[32] = the largest of the seen scores times the factor.
+void tile_maxima(const TileChunk& chunk, float factor, const uint32_t* seen, float* max);
+/// The rows with a lane that is NaN or beyond 2^64: their shift was too low.
+uint32_t tile_overflows(const float* lanes, int strips);
+void tile_sums(const float* lanes, int strips, float* sums);
+
+struct TileValues {
+  const char* values = nullptr;
+  int64_t steps = 0;  ///< of 32 columns
+  float* out = nullptr;
+  int64_t out_stride = 0;  ///< floats
+  bool add = false;
+};
+void tile_values(const TileChunk& chunk, const TileValues& of, TileUnit unit);
+
+/// words[pair][row]: the keys of the chunk, which starts at `key`, that lie in the row's [lo, hi).
+void tile_intervals(const int32_t* lo, const int32_t* hi, int key, const TileChunk& chunk, uint32_t* words);
+/// words[row] has bit k where rows[k] has bit `row`.
+void transpose_bits(const uint32_t* rows, uint32_t* words);
+/// The same for keys [begin, end) of 32 whose rows are flags, the first at `flags`; the other keys have none.
+void transpose_flags(const uint8_t* flags, int64_t stride, int begin, int end, uint32_t* words);
+/// to[key][query], keys `stride` floats apart, = scores times `factor`; and back.
+void tile_scores_to_lanes(const TileChunk& chunk, float factor, float* to, int64_t stride);
+void tile_scores_from_lanes(const TileChunk& chunk, const float* from, int64_t stride);
+
+/// `rows` rows of `dim` numbers, `columns` floats apart, times a factor each -> bf16. False if one is not finite.
+struct TileOutput {
+  const float* from = nullptr;
+  int64_t columns = 0, dim = 0;
+  const float* factors = nullptr;
+  void* const* to = nullptr;
+  int rows = 0;
+};
+bool write_tile_rows(const TileOutput& of, TileUnit unit);
+
+}  // namespace multihead::kernels

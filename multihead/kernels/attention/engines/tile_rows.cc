@@ -1,0 +1,321 @@
+// The inner loops of attention on tiles.
+//
+// Cycles while tiles are in use (Xeon with AMX, 2026-11): a product of tiles 16.8, also in a chain; a load of
+// a tile 9 from L1 and 22 from L2; a store 17. FMA, maximum and scaling of a vector 1, addition and logic .5.
+#include "multihead/kernels/attention/engines/tile_rows-inl.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "multihead/kernels/amx/tile_emulation-inl.h"
+#include "multihead/kernels/attention/engines/tile_vectors-inl.h"
+
+#if MH_TILES
+MH_PUSH_TILES
+namespace multihead::kernels {
+namespace {
+
+using namespace tiles;  // NOLINT(google-build-using-namespace)
+
+#define MH_BARRIER __asm__ volatile("" ::: "memory")  // the compiler does not know what tiles read and write
+
+// Registers 0 and 1: sums in turn, each stored while the other is made; 2-5: queries; 6, 7: keys.
+template <int kSteps>
+HWY_NOINLINE void ScoresOfShort(const TileChunk& c, const TileScores& x) {
+  const char *q = x.query[0], *p = x.query[1];
+  auto* const s = reinterpret_cast<char*>(c.s);
+  MH_BARRIER;
+  _tile_loadd(2, q, x.query_stride[0]);
+  _tile_loadd(4, p, x.query_stride[1]);
+  if constexpr (kSteps == 2) {
+    _tile_loadd(3, q + kRowBytes, x.query_stride[0]);
+    _tile_loadd(5, p + kRowBytes, x.query_stride[1]);
+  }
+  char* before = s + kStripBytes;  // written again by its own sums
+  for (int b = 0; b < 2 * c.pairs; ++b) {
+    const char* k = x.keys + (b / 2 * kSteps * 2 + b % 2) * kTileBytes;
+    char* to = s + b / 2 * kPairBytes + b % 2 * kTileBytes;
+    _tile_loadd(6, k, kRowBytes);
+    _tile_zero(0);
+    _tile_dpbf16ps(0, 2, 6);
+    if constexpr (kSteps == 2) {
+      _tile_loadd(7, k + kStripBytes, kRowBytes);
+      _tile_dpbf16ps(0, 3, 7);
+    }
+    _tile_stored(1, before, kRowBytes);
+    _tile_zero(1);
+    _tile_dpbf16ps(1, 4, 6);
+    if constexpr (kSteps == 2) _tile_dpbf16ps(1, 5, 7);
+    _tile_stored(0, to, kRowBytes);
+    before = to + kStripBytes;
+  }
+  _tile_stored(1, before, kRowBytes);
+  MH_BARRIER;
+}
+
+// Registers 0-3: sums, 4, 5: queries, 6, 7: keys. kSteps: 0 if it is not known.
+template <int kStrips, int kSteps>
+HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
+  const int64_t steps = kSteps != 0 ? kSteps : x.steps;
+  const char* k = x.keys;
+  auto* to = reinterpret_cast<char*>(c.s);
+  MH_BARRIER;
+  for (int b = 0; b < c.pairs; ++b, to += kPairBytes) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kStrips == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+#pragma GCC unroll 4
+    for (int64_t step = 0; step < steps; ++step, k += kStripBytes) {
+      _tile_loadd(6, k, kRowBytes);
+      _tile_loadd(4, x.query[0] + step * kRowBytes, x.query_stride[0]);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (kStrips == 2) {
+        _tile_loadd(5, x.query[1] + step * kRowBytes, x.query_stride[1]);
+        _tile_dpbf16ps(2, 5, 6);
+      }
+      _tile_loadd(7, k + kTileBytes, kRowBytes);
+      _tile_dpbf16ps(1, 4, 7);
+      if constexpr (kStrips == 2) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, to, kRowBytes);
+    if constexpr (kStrips == 2) _tile_stored(2, to + kStripBytes, kRowBytes);
+    _tile_stored(1, to + kTileBytes, kRowBytes);
+    if constexpr (kStrips == 2) _tile_stored(3, to + kStripBytes + kTileBytes, kRowBytes);
+  }
+  MH_BARRIER;
+}
+
+void ScoresEmulated(const TileChunk& c, const TileScores& x) {
+  std::fill_n(c.s, c.pairs * kPairFloats, 0.0f);
+  for (int b = 0; b < c.pairs; ++b) {
+    for (int g = 0; g < c.strips; ++g) {
+      for (int64_t i = 0; i < 2 * x.steps; ++i) {
+        emulate_tile(x.query[g] + i / 2 * kRowBytes, x.query_stride[g],
+                     x.keys + (b * x.steps * 2 + i) * kTileBytes, kRowBytes,
+                     c.s + b * kPairFloats + g * 512 + i % 2 * 256, kAmxLines);
+      }
+    }
+  }
+}
+
+template <int kStrips>
+HWY_NOINLINE void ValuesOnTiles(const TileChunk& c, const TileValues& x) {
+  const int64_t row = x.out_stride * 4;
+  MH_BARRIER;
+  for (int64_t b = 0; b < x.steps; ++b) {
+    float *o = x.out + b * 32, *u = o + 16 * x.out_stride;
+    if (x.add) {
+      _tile_loadd(0, o, row);
+      _tile_loadd(1, o + 16, row);
+      if constexpr (kStrips == 2) {
+        _tile_loadd(2, u, row);
+        _tile_loadd(3, u + 16, row);
+      }
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      if constexpr (kStrips == 2) {
+        _tile_zero(2);
+        _tile_zero(3);
+      }
+    }
+    const auto* p = reinterpret_cast<const char*>(c.s);
+    const char* v = x.values + b * kStripBytes;
+#pragma GCC unroll 2
+    for (int i = 0; i < c.pairs; ++i, p += kPairBytes, v += x.steps * kStripBytes) {
+      _tile_loadd(4, p, kRowBytes);
+      _tile_loadd(6, v, kRowBytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, v + kTileBytes, kRowBytes);
+      _tile_dpbf16ps(1, 4, 7);
+      if constexpr (kStrips == 2) {
+        _tile_loadd(5, p + kStripBytes, kRowBytes);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, o, row);
+    _tile_stored(1, o + 16, row);
+    if constexpr (kStrips == 2) {
+      _tile_stored(2, u, row);
+      _tile_stored(3, u + 16, row);
+    }
+  }
+  MH_BARRIER;
+}
+
+void ValuesEmulated(const TileChunk& c, const TileValues& x) {
+  for (int r = 0; r < 16 * c.strips && !x.add; ++r) std::fill_n(x.out + r * x.out_stride, x.steps * 32, 0.0f);
+  const auto* p = reinterpret_cast<const char*>(c.s);
+  for (int i = 0; i < c.pairs; ++i) {
+    for (int g = 0; g < c.strips; ++g) {
+      for (int64_t j = 0; j < 2 * x.steps; ++j) {
+        emulate_tile(p + i * kPairBytes + g * kStripBytes, kRowBytes,
+                     x.values + (i * 2 * x.steps + j) * kTileBytes, kRowBytes,
+                     x.out + g * 16 * x.out_stride + j * 16, x.out_stride);
+      }
+    }
+  }
+}
+
+// 2^y to 2.6e-6 for y up to 127; 0 for -Inf and where the result would be subnormal, NaN for NaN.
+HWY_INLINE __m512 PolynomialOf(__m512 y) {
+  const __m512 f = _mm512_reduce_ps(y, 9);  // y - floor(y)
+  __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(0.013534168f), _mm512_set1_ps(0.05201146f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.24144275f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.69300383f));
+  return _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0000026f));
+}
+template <bool kMasked>
+HWY_INLINE __m512 Power(__m512 y, uint32_t seen) {
+  const __m512 p = PolynomialOf(y);
+  return kMasked ? _mm512_maskz_scalef_ps(static_cast<__mmask16>(seen), p, y) : _mm512_scalef_ps(p, y);
+}
+
+template <bool kNatural>
+HWY_INLINE __m512 Exponent(const char* at, __m512 factor, __m512 shift) {
+  const __m512 s = _mm512_load_ps(at);
+  return kNatural ? _mm512_mul_ps(_mm512_sub_ps(s, shift), factor) : _mm512_fmsub_ps(s, factor, shift);
+}
+
+template <bool kAmx, bool kNatural, bool kMasked>
+HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
+  const __m512 factor = _mm512_set1_ps(x.factor);
+  for (int row = 0; row < 16 * c.strips; row += 2) {
+    char* at = reinterpret_cast<char*>(c.s) + row / 16 * kStripBytes + row % 16 * kRowBytes;
+    const __m512 m0 = _mm512_set1_ps(x.shift[row]), m1 = _mm512_set1_ps(x.shift[row + 1]);
+    __m512 sum0 = _mm512_load_ps(x.lanes + 16 * row), sum1 = _mm512_load_ps(x.lanes + 16 * row + 16);
+    const uint32_t* seen = x.seen != nullptr ? x.seen + row : nullptr;
+    const uint32_t* kept = x.kept != nullptr ? x.kept + row : nullptr;
+    for (int b = 0; b < c.pairs; ++b, at += kPairBytes) {
+      uint32_t seen0 = ~0U, seen1 = ~0U;
+      if constexpr (kMasked) {
+        if (seen != nullptr) seen0 = seen[0], seen1 = seen[1], seen += kRowTile;
+      }
+      const __m512 a = Power<kMasked>(Exponent<kNatural>(at, factor, m0), seen0);
+      const __m512 d = Power<kMasked>(Exponent<kNatural>(at + kTileBytes, factor, m0), seen0 >> 16);
+      const __m512 e = Power<kMasked>(Exponent<kNatural>(at + kRowBytes, factor, m1), seen1);
+      const __m512 f =
+          Power<kMasked>(Exponent<kNatural>(at + kTileBytes + kRowBytes, factor, m1), seen1 >> 16);
+      __m512i p0 = Rounded<kAmx>(d, a), p1 = Rounded<kAmx>(f, e);
+      if constexpr (kMasked) {
+        if (kept != nullptr) {
+          p0 = _mm512_maskz_mov_epi16(kept[0], p0), p1 = _mm512_maskz_mov_epi16(kept[1], p1);
+          kept += kRowTile;
+        }
+      }
+      _mm512_store_si512(at, p0), _mm512_store_si512(at + kRowBytes, p1);
+      sum0 = _mm512_add_ps(sum0, _mm512_add_ps(a, d)), sum1 = _mm512_add_ps(sum1, _mm512_add_ps(e, f));
+    }
+    _mm512_store_ps(x.lanes + 16 * row, sum0), _mm512_store_ps(x.lanes + 16 * row + 16, sum1);
+  }
+}
+
+template <bool kAmx>
+void SoftmaxOf(const TileChunk& c, const TileSoftmax& x) {
+  const bool masked = x.seen != nullptr || x.kept != nullptr;
+  if (x.natural) return masked ? Softmax<kAmx, true, true>(c, x) : Softmax<kAmx, true, false>(c, x);
+  masked ? Softmax<kAmx, false, true>(c, x) : Softmax<kAmx, false, false>(c, x);
+}
+
+struct Sum {
+  static HWY_INLINE __m512 Of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+};
+struct Largest {
+  static HWY_INLINE __m512 Of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+};
+
+// Lane i: the sum or the largest of the lanes of x[i].
+template <class Join>
+HWY_INLINE __m512 Across(const __m512* x) {
+  __m512 a[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i)
+    a[i] = Join::Of(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xEE));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    a[i] = Join::Of(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xDD));
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+    a[i] = Join::Of(_mm512_shuffle_ps(a[i], a[i + 2], 0x44), _mm512_shuffle_ps(a[i], a[i + 2], 0xEE));
+  const __m512 y = Join::Of(_mm512_shuffle_ps(a[0], a[1], 0x88), _mm512_shuffle_ps(a[0], a[1], 0xDD));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), y);
+}
+
+template <bool kMasked>
+HWY_NOINLINE void Maxima(const TileChunk& c, float factor, const uint32_t* seen, float* max) {
+  const __m512 scale = _mm512_set1_ps(factor), none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  for (int g = 0; g < c.strips; ++g) {
+    __m512 top[16];
+    for (int r = 0; r < 16; ++r) {
+      const char* at = reinterpret_cast<const char*>(c.s) + g * kStripBytes + r * kRowBytes;
+      const uint32_t* word = kMasked ? seen + 16 * g + r : nullptr;
+      __m512 low = none, high = none;
+      for (int b = 0; b < c.pairs; ++b, at += kPairBytes) {
+        const __m512 x = _mm512_mul_ps(_mm512_load_ps(at), scale);
+        const __m512 y = _mm512_mul_ps(_mm512_load_ps(at + kTileBytes), scale);
+        if constexpr (kMasked) {
+          const uint32_t bits = word[b * kRowTile];
+          low = _mm512_mask_max_ps(low, static_cast<__mmask16>(bits), low, x);
+          high = _mm512_mask_max_ps(high, static_cast<__mmask16>(bits >> 16), high, y);
+        } else {
+          low = _mm512_max_ps(low, x), high = _mm512_max_ps(high, y);
+        }
+      }
+      top[r] = _mm512_max_ps(low, high);
+    }
+    _mm512_store_ps(max + 16 * g, Across<Largest>(top));
+  }
+}
+
+}  // namespace
+
+FlushedSubnormals::FlushedSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+FlushedSubnormals::~FlushedSubnormals() { _mm_setcsr(saved_); }
+
+void tile_scores(const TileChunk& c, const TileScores& x, TileUnit unit) {
+  if (unit != TileUnit::amx) return ScoresEmulated(c, x);
+  if (c.strips == 1) return ScoresOfAny<1, 0>(c, x);
+  if (x.steps == 1) return ScoresOfShort<1>(c, x);
+  if (x.steps == 2) return ScoresOfShort<2>(c, x);
+  x.steps == 4 ? ScoresOfAny<2, 4>(c, x) : ScoresOfAny<2, 0>(c, x);
+}
+
+void tile_values(const TileChunk& c, const TileValues& x, TileUnit unit) {
+  if (unit != TileUnit::amx) return ValuesEmulated(c, x);
+  c.strips == 1 ? ValuesOnTiles<1>(c, x) : ValuesOnTiles<2>(c, x);
+}
+
+void tile_softmax(const TileChunk& c, const TileSoftmax& x, TileUnit unit) {
+  unit == TileUnit::amx ? SoftmaxOf<true>(c, x) : SoftmaxOf<false>(c, x);
+}
+
+void tile_maxima(const TileChunk& c, float factor, const uint32_t* seen, float* max) {
+  seen != nullptr ? Maxima<true>(c, factor, seen, max) : Maxima<false>(c, factor, seen, max);
+}
+
+uint32_t tile_overflows(const float* lanes, int strips) {
+  uint32_t rows = 0;
+  for (int r = 0; r < 16 * strips; ++r) {
+    const auto over =
+        _mm512_cmp_ps_mask(_mm512_load_ps(lanes + 16 * r), _mm512_set1_ps(0x1p64f), _CMP_NLE_UQ);
+    rows |= uint32_t{over != 0} << r;
+  }
+  return rows;
+}
+
+void tile_sums(const float* lanes, int strips, float* sums) {
+  for (int g = 0; g < strips; ++g) {
+    __m512 x[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) x[r] = _mm512_load_ps(lanes + 256 * g + 16 * r);
+    _mm512_store_ps(sums + 16 * g, Across<Sum>(x));
+  }
+}
+
+}  // namespace multihead::kernels
+HWY_POP_ATTRIBUTES
+#endif

@@ -1,0 +1,491 @@
+// Forward attention on tiles of one bf16 part (engines/tile_rows-inl.h), for every option.
+//
+// A tile is 32 queries; a block of 256 keys is packed once for all tiles of a task. Chunk by chunk of 128 keys:
+//   S = Q Kt, terms and masks;  P = 2^(S - m), l += P;  O += P V
+// m is the largest score among the first 32 keys (at an absolute position) of which the row sees some. P up to
+// 2^64 is as precise as P <= 1, so later keys are not looked at: where a sum grows beyond that, the row's exact
+// maximum is found and the block is done again, without any effect on the other rows. With score terms, whose
+// differences may be large, m is exact at once. A row's bits depend on itself, its keys and their positions
+// alone.
+//
+// What is excluded is a zero of P, and values that are not finite are packed as zeros and added by plain loops,
+// so nothing leaks.
+
+#if defined(MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_
+#undef MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_
+#else
+#define MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "multihead/kernels/attention/block/output-inl.h"
+#include "multihead/kernels/attention/engines/tile_rows-inl.h"
+#include "multihead/kernels/attention/passes/state-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+class ForwardTiles {
+ public:
+  static int64_t ScratchFloats(const ForwardCall& c, int64_t tiles) {
+    const Layout layout(c);
+    return layout.shared + tiles * (kTileRows / kRowTile) * layout.tile;
+  }
+
+  explicit ForwardTiles(const ForwardTaskArgs& args)
+      : c_(*args.call), task_(*args.task), layout_(c_), registers_(c_.unit == TileUnit::amx) {
+    float* at = args.scratch;
+    const auto take = [&](int64_t floats) {
+      float* first = at;
+      at += floats;
+      return first;
+    };
+    s_ = take(layout_.scores), shadow_ = take(kChunkFloats), lanes_ = take(kLaneFloats);
+    out_ = take(kRowTile * c_.value_columns);
+    wide_ = take(layout_.wide), bias_ = take(layout_.wide);
+    keep_ = reinterpret_cast<uint8_t*>(take(layout_.keep));
+    key_ = reinterpret_cast<char*>(take(layout_.key)), value_ = reinterpret_cast<char*>(take(layout_.value));
+    tiles_ = at;
+  }
+
+  void Run() {
+    StartTiles();
+    for (int64_t base = task_.key_begin / kBlock * kBlock; base < task_.key_end; base += kBlock) {
+      AddBlock(base, 0, count_, false);
+    }
+    for (int i = 0; i < count_; ++i) FinishTile(i);
+  }
+
+  // Split-key mode: blocks [begin, end) of the task's 64 rows, each from zero to its slot.
+  void RunBlocks(const ForwardPartials& partials, int64_t tile, int64_t begin, int64_t end) {
+    StartTiles();
+    for (int64_t slot = tile * partials.blocks + begin; begin < end; ++begin, ++slot) {
+      for (int i = 0; i < count_; ++i) {
+        Tile& w = TileAt(i);
+        w.out = partials.out + (slot * kTileRows + i * kRowTile) * c_.value_columns;
+        ResetState(w.state);
+        w.first = true;
+      }
+      AddBlock(c_.p->first_key() + begin * kBlock, 0, count_, false);
+      for (int i = 0; i < count_; ++i) {  // a block without keys is recognised by its sum
+        const int64_t row = slot * kTileRows + i * kRowTile;
+        std::copy_n(TileAt(i).state.max, kRowTile, partials.max + row);
+        std::copy_n(TileAt(i).state.sum, kRowTile, partials.sum + row);
+      }
+    }
+  }
+
+  void MergeBlocks(const ForwardPartials& partials, int64_t tile, int64_t begin, int64_t end) {
+    StartTiles();
+    for (int i = 0; i < count_; ++i) {
+      Tile& w = TileAt(i);
+      for (int64_t n = begin; n < end; ++n) {
+        const int64_t row = (tile * partials.blocks + n) * kTileRows + i * kRowTile;
+        LaneState block;
+        std::copy_n(partials.max + row, kRowTile, block.max),
+            std::copy_n(partials.sum + row, kRowTile, block.sum);
+        if (std::all_of(block.sum, block.sum + w.rows.rows, [](float x) { return x == 0; })) continue;
+        Join(block, partials.out + row * c_.value_columns, w);
+      }
+      FinishTile(i);
+    }
+  }
+
+ private:
+  static constexpr int kBlockChunks = kBlock / kTileChunk;
+  static constexpr int64_t kLaneFloats = kRowTile * 16;
+
+  // A tile, and its strips of queries: where they lie, or copies of them.
+  struct Tile : QueryTile {
+    const char* strip[2] = {};
+    int64_t stride[2] = {};
+  };
+
+  static constexpr int64_t kRecordFloats = sizeof(Tile) / sizeof(float);
+  static_assert(sizeof(Tile) % 64 == 0);
+
+  // Packed keys [first, end) and their values; `first` is a multiple of 32.
+  struct Block {
+    int first = 0, end = 0;
+    bool value_non_finite = false;
+  };
+
+  // Keys [first, end) of a block: whole pairs of strips, of which the tile sees some of [begin, last).
+  struct Part {
+    int first = 0, end = 0, begin = 0, last = 0;
+    TileChunk chunk;
+    const uint32_t *seen = nullptr, *kept = nullptr;
+  };
+
+  // Floats of the parts of scratch memory.
+  struct Layout {
+    int64_t scores, wide, keep, key, value, query, tile, shared;
+    explicit Layout(const ForwardCall& c) {
+      const int64_t columns = c.value_columns, steps = amx_steps(c.p->head_dim);
+      scores = (c.has_terms ? kBlockChunks : 1) * kChunkFloats;
+      wide = c.has_terms ? kTileChunk * kTileRows : 0;
+      keep = c.has_terms || c.has_keep ? kTileChunk * kTileRows / 4 : 0;
+      key = kBlock * steps * kAmxStep / 2, value = kBlock * columns / 2;
+      query = kRowTile * steps * kAmxStep / 2;
+      tile = kRecordFloats + query + kRowTile * columns;
+      shared = scores + kChunkFloats + kLaneFloats + kRowTile * columns + 2 * wide + keep + key + value;
+    }
+  };
+
+  Tile& TileAt(int i) const { return *reinterpret_cast<Tile*>(tiles_ + i * layout_.tile); }
+
+  void StartTiles() {
+    for (int64_t row = task_.row_begin; row < task_.row_end; row += kRowTile) {
+      float* memory = tiles_ + count_++ * layout_.tile;
+      StartTile(row, *new (memory) Tile, memory + kRecordFloats);
+    }
+  }
+
+  HWY_NOINLINE void StartTile(int64_t row, Tile& w, float* memory) const {
+    w.query = memory, w.out = memory + layout_.query;
+    const int64_t end = std::min(task_.row_end, row + kRowTile);
+    make_row_tile_again(*c_.p, c_.number, task_.b, task_.kv, row, end, w.rows);
+    if (c_.has_terms) w.lanes = MakeLaneTerms(*c_.terms, w.rows);
+    ResetState(w.state);
+    if (c_.state.values) LoadState(c_, w);
+    if (!w.rows.empty()) PlaceQueries(w);
+  }
+
+  // Strips of 16 rows at one distance are read where they lie.
+  void PlaceQueries(Tile& w) const {
+    const RowTile& t = w.rows;
+    const int64_t size = c_.bf16 ? 2 : 4, steps = amx_steps(c_.p->head_dim),
+                  token = c_.query.strides.token * size;
+    for (int g = 0; g < t.groups; ++g) {
+      const int first = g * kGroupRows, end = std::min(t.rows, first + kGroupRows);
+      if (c_.bf16 && c_.p->head_dim % kAmxStep == 0 && end - first == kGroupRows &&
+          t.head[first] == t.head[end - 1]) {
+        w.strip[g] = static_cast<const char*>(TileRow(c_, c_.query, t, first)), w.stride[g] = token;
+        continue;
+      }
+      char* copy = reinterpret_cast<char*>(w.query) + first * steps * 64;
+      std::memset(copy, 0, static_cast<size_t>(kGroupRows * steps * 64));
+      for (int r = first; r < end; ++r) {
+        const auto* from = static_cast<const char*>(TileRow(c_, c_.query, t, r));
+        pack_tile_queries({from, token, 0, 1, c_.p->head_dim, c_.bf16}, copy + (r - first) * steps * 64,
+                          c_.unit);
+      }
+      w.strip[g] = copy, w.stride[g] = steps * 64;
+    }
+  }
+
+  Block Stage(int begin, int end) const {
+    Block block{begin / kTileStep * kTileStep, end};
+    const int64_t size = c_.bf16 ? 2 : 4;
+    char *key = key_, *value = value_;
+    for (int k = block.first; k < end; k += kTileStep) {
+      const auto of = [&](const Operand& x, int64_t dim) {
+        const auto* rows = static_cast<const char*>(KeyRow(c_, x, task_.b, task_.kv, k));
+        return TileSource{
+            rows, x.strides.token * size, std::max(begin - k, 0), std::min(end - k, kTileStep), dim, c_.bf16};
+      };
+      pack_tile_keys(of(c_.key, c_.p->head_dim), key, c_.unit);
+      block.value_non_finite |= pack_tile_values(of(c_.value, c_.p->value_dim), value, c_.unit);
+      key += 2 * kTileStep * kAmxStep * amx_steps(c_.p->head_dim), value += 2 * kTileStep * c_.value_columns;
+    }
+    return block;
+  }
+
+  // Key block [base, base + 256) into tiles. `safe`: a bias of -inf excludes even where the score is NaN.
+  void AddBlock(int64_t base, int first, int last, bool safe) {
+    const int begin = static_cast<int>(std::max(base, task_.key_begin));
+    const int end = static_cast<int>(std::min<int64_t>(base + kBlock, task_.key_end));
+    if (begin >= end) return;
+    const Block block = Stage(begin, end);
+    for (int i = first; i < last; ++i) {
+      Tile& w = TileAt(i);
+      const int k0 = std::max(begin, w.rows.begin), k1 = std::min(end, w.rows.end);
+      if (k0 >= k1) continue;
+      if (k1 == w.rows.end) PrefetchOutput(c_, w.rows);
+      AddKeys(k0, k1, block, safe, w);
+    }
+  }
+
+  void AddKeys(int k0, int k1, const Block& block, bool safe, Tile& w) {
+    LaneState state;
+    ResetState(state);
+    std::fill_n(lanes_, kLaneFloats, 0.0f);
+    float* out = w.first ? w.out : out_;
+    const Part keys{k0 / kTileStep * kTileStep, (k1 + kTileStep - 1) / kTileStep * kTileStep, k0, k1, {}};
+    if (!(c_.has_terms ? AddTerms(keys, block, safe, w, state, out) : AddScores(keys, block, w, state, out)))
+      return;
+    tile_sums(lanes_, w.rows.groups, state.sum);
+    Join(state, out, w);
+  }
+
+  // out · alpha + block · beta is the tile's from then on, unless it was made there.
+  void Join(const LaneState& block, const float* out, Tile& w) const {
+    alignas(64) float alpha[kTileRows], beta[kTileRows];
+    const bool first = w.first;
+    if (first) {
+      w.state = block;
+    } else {
+      MergeState(w.rows.groups * kGroupRows, c_.has_terms, w.state, block, alpha, beta);
+    }
+    if (out != w.out) MergeRows(w.rows, c_.value_columns, out, first, alpha, beta, w.out);
+    w.first = false;
+  }
+
+  // Calls f for every chunk of the keys, with its masks, of which something may be seen.
+  template <class Body>
+  void EachChunk(const Part& keys, const Tile& w, bool dense, const Body& f) {
+    for (int first = keys.first; first < keys.end;) {
+      Part part{first, std::min(keys.end, (first / kTileChunk + 1) * kTileChunk), 0, 0, {}};
+      part.begin = std::max(part.first, keys.begin), part.last = std::min(part.end, keys.last);
+      part.chunk = {s_, (part.end - part.first) / kTileStep, w.rows.groups};
+      first = part.end;
+      if (Mask(w.rows, dense, part)) f(part);
+    }
+  }
+
+  // False if nothing of the part is seen. `dense`: dense masks and mask functions are looked at.
+  bool Mask(const RowTile& t, bool dense, Part& part) {
+    BlockClass mask = BlockClass::full;
+    if (dense && c_.has_keep) mask = mask_class(*c_.p, t, part.begin, part.last);
+    if (mask == BlockClass::empty) return false;
+    if (mask == BlockClass::partial && !fill_keep(*c_.p, t, part.begin, part.last, keep_)) return false;
+    if (mask == BlockClass::partial || t.full_begin > part.first || t.full_end < part.end) {
+      tile_intervals(t.lo, t.hi, part.first, part.chunk, seen_);
+      part.seen = seen_;
+    }
+    if (mask == BlockClass::partial) MaskDense(part);
+    if (c_.p->dropout_p > 0) MaskDropout(t, part);
+    return true;
+  }
+
+  void MaskDense(const Part& part) {
+    alignas(64) uint32_t words[kRowTile];
+    for (int b = 0; b < part.chunk.pairs; ++b) {
+      const int k = part.first + b * kTileStep;
+      const int begin = std::max(part.begin - k, 0), end = std::min(part.last - k, kTileStep);
+      transpose_flags(keep_ + int64_t{k + begin - part.begin} * kTileRows, kTileRows, begin, end, words);
+      for (int r = 0; r < kRowTile; ++r) seen_[b * kRowTile + r] &= words[r];
+    }
+  }
+
+  void MaskDropout(const RowTile& t, Part& part) {
+    alignas(64) uint32_t rows[kTileChunk] = {};
+    if (c_.p->dropout_p < 1) {
+      EachDropout(*c_.p, t, MakeBlockRange(t, part.begin, part.last),
+                  [&](int k, int lane, hn::Mask<F> kept)
+                      HWY_ATTR { rows[k - part.first] |= uint32_t{kept.raw} << lane; });
+    }
+    for (int b = 0; b < part.chunk.pairs; ++b) transpose_bits(rows + b * kTileStep, kept_ + b * kRowTile);
+    part.kept = kept_;
+  }
+
+  void ScoresOf(const Part& part, const Block& block, const Tile& w) const {
+    const int64_t steps = amx_steps(c_.p->head_dim);
+    TileScores of{.keys = key_ + int64_t{part.first - block.first} * 64 * steps, .steps = steps};
+    std::copy_n(w.strip, 2, of.query), std::copy_n(w.stride, 2, of.query_stride);
+    tile_scores(part.chunk, of, c_.unit);
+  }
+
+  // Exponentials of the part's scores and their product with the values.
+  void AddPart(const Part& part, const Block& block, const Tile& w, const LaneState& state, bool add,
+               float* out) {
+    const F d;
+    alignas(64) float shift[kRowTile];
+    for (int r = 0; r < kRowTile; r += kN) {
+      const Vec max = hn::Load(d, state.max + r);
+      hn::Store(hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, -kInfinity)), max), d, shift + r);
+    }
+    const int64_t columns = c_.value_columns;
+    if (block.value_non_finite) std::copy_n(part.chunk.s, part.chunk.pairs * kPairFloats, shadow_);
+    const float factor = c_.has_terms ? kLog2e : ScoreScale(c_);
+    tile_softmax(part.chunk, {c_.has_terms, factor, shift, part.seen, part.kept, lanes_}, c_.unit);
+    const char* values = value_ + int64_t{part.first - block.first} * 2 * columns;
+    tile_values(part.chunk, {values, columns / kAmxStep, out, columns, add}, c_.unit);
+    if (block.value_non_finite) AddNonFinite(part, w, out);
+  }
+
+  // out[row][:] += probability · value where the value is not finite and the row sees its key.
+  void AddNonFinite(const Part& part, const Tile& w, float* out) const {
+    const auto* p = reinterpret_cast<const uint16_t*>(part.chunk.s);
+    for (int k = part.begin; k < part.last; ++k) {
+      const void* value = KeyRow(c_, c_.value, task_.b, task_.kv, k);
+      const int pair = (k - part.first) / kTileStep, i = (k - part.first) % kTileStep;
+      for (int64_t column = 0; column < c_.p->value_dim; ++column) {
+        const float v = ElementOf(value, column, c_.bf16);
+        if (std::isfinite(v)) continue;
+        for (int row = 0; row < w.rows.rows; ++row) {
+          const int strip = pair * kPairFloats + row / kGroupRows * 512 + row % kGroupRows * 16;
+          const bool seen = part.seen == nullptr || (part.seen[pair * kRowTile + row] >> i & 1) != 0;
+          if (!seen || shadow_[strip + i / 16 * 256 + i % 16] == -kInfinity) continue;
+          out[row * c_.value_columns + column] += Wide(p[2 * strip + i]) * v;
+        }
+      }
+    }
+  }
+
+  // Without terms. False if no row sees anything.
+  bool AddScores(const Part& keys, const Block& block, const Tile& w, LaneState& state, float* out) {
+    bool any = false, unset = true;
+    const auto pass = [&](bool finds_maxima) {
+      EachChunk(keys, w, true, [&](const Part& part) {
+        ScoresOf(part, block, w);
+        if (finds_maxima && unset) unset = !SetMaxima(part, w, state);
+        AddPart(part, block, w, state, any, out);
+        any = true;
+      });
+    };
+    pass(true);
+    if (!any) return false;
+    const uint32_t over = tile_overflows(lanes_, w.rows.groups);
+    if (over == 0) return true;
+    ExactMaxima(keys, block, w, over, state);
+    std::fill_n(lanes_, kLaneFloats, 0.0f);
+    any = false;
+    pass(false);
+    return true;
+  }
+
+  // Rows that have none yet get their maximum from the first pair of strips that has one. True if all have one
+  // then.
+  bool SetMaxima(const Part& part, const Tile& w, LaneState& state) const {
+    const F d;
+    const Vec none = hn::Set(d, -kInfinity);
+    alignas(64) float top[kRowTile];
+    TileChunk pair{part.chunk.s, 1, part.chunk.strips};
+    const uint32_t* seen = part.seen;
+    for (int b = 0; b < part.chunk.pairs; ++b, pair.s += kPairFloats) {
+      tile_maxima(pair, ScoreScale(c_), seen, top);
+      bool all = true;
+      for (int r = 0; r < w.rows.rows; r += kN) {
+        const Vec old = hn::Load(d, state.max + r);
+        const Vec max = hn::IfThenElse(hn::Eq(old, none), hn::Load(d, top + r), old);
+        hn::Store(max, d, state.max + r);
+        all = all && hn::AllFalse(d, hn::Eq(max, none));
+      }
+      if (all) return true;
+      if (seen != nullptr) seen += kRowTile;
+    }
+    return false;
+  }
+
+  HWY_NOINLINE void ExactMaxima(const Part& keys, const Block& block, const Tile& w, uint32_t rows,
+                                LaneState& state) {
+    alignas(64) float top[kRowTile], exact[kRowTile];
+    std::fill_n(exact, kRowTile, -kInfinity);
+    EachChunk(keys, w, true, [&](const Part& part) {
+      ScoresOf(part, block, w);
+      tile_maxima(part.chunk, ScoreScale(c_), part.seen, top);
+      for (int r = 0; r < w.rows.groups * kGroupRows; ++r) exact[r] = std::max(exact[r], top[r]);
+    });
+    for (int r = 0; r < kRowTile; ++r) {
+      if ((rows >> r & 1) != 0) state.max[r] = exact[r];
+    }
+  }
+
+  // With score terms: the scores of the block wait in scratch memory until their maximum is known.
+  bool AddTerms(const Part& keys, const Block& block, bool safe, const Tile& w, LaneState& state,
+                float* out) {
+    bool seen[kBlockChunks] = {};
+    const auto number = [&](const Part& part) {
+      return (part.first - keys.first / kTileChunk * kTileChunk) / kTileChunk;
+    };
+    const auto place = [&](Part part) {
+      part.chunk.s = s_ + number(part) * kChunkFloats;
+      return part;
+    };
+    bool any = false;
+    EachChunk(keys, w, false, [&](const Part& of) {
+      const Part part = place(of);
+      ScoresOf(part, block, w);
+      any |= seen[number(part)] = TermsOf(part, safe, w, state.max);
+    });
+    bool add = false;
+    EachChunk(keys, w, false, [&](const Part& of) {
+      if (!seen[number(of)]) return;
+      AddPart(place(of), block, w, state, add, out);
+      add = true;
+    });
+    return any;
+  }
+
+  // Scores -> final scores, -inf where dense masks or biases exclude them, and their maximum. False if nothing
+  // is seen.
+  bool TermsOf(const Part& part, bool safe, const Tile& w, float* max) {
+    const RowTile& t = w.rows;
+    const ScoreTerms& terms = *c_.terms;
+    const BlockRange r = MakeBlockRange(t, part.begin, part.last);
+    BlockClass mask = BlockClass::full;
+    if (c_.has_keep) mask = mask_class(*c_.p, t, part.begin, part.last);
+    if (mask == BlockClass::empty) return false;
+    if (mask == BlockClass::partial && !fill_keep(*c_.p, t, part.begin, part.last, keep_)) return false;
+    const uint8_t* keep = mask == BlockClass::partial ? keep_ : nullptr;
+    const float* bias = terms.bias ? bias_ : nullptr;
+    if (bias) GatherBias(terms, t, r, bias_);
+    if (bias && safe) {
+      const int count = (r.k1 - r.k0) * kTileRows;
+      if (keep == nullptr) std::fill_n(keep_, count, uint8_t{1}), keep = keep_;
+      for (int i = 0; i < count; ++i) keep_[i] &= bias[i] != -kInfinity;
+    }
+    tile_scores_to_lanes(part.chunk, ScoreScale(c_), wide_, kTileRows);
+    float* s = wide_ + int64_t{part.begin - part.first} * kTileRows;
+    if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, s, nullptr);
+    TermRows({&terms, &t, &w.lanes, bias, keep, s, nullptr}, r, max);
+    tile_scores_from_lanes(part.chunk, wide_, kTileRows);
+    return true;
+  }
+
+  bool Write(Tile& w) const {
+    if (w.first) std::fill_n(w.out, w.rows.rows * c_.value_columns, 0.0f);
+    if (!c_.bf16) return WriteTile(c_, w.rows, w.state, w.out);
+    alignas(64) float factors[kTileRows];
+    void* rows[kRowTile];
+    RowFactors(c_, w.rows, w.state, w.out, factors);
+    const Strides3& strides = c_.out.strides;
+    const int64_t start = w.rows.b * strides.batch + c_.p->query_begin(w.rows.b) * strides.token;
+    for (int r = 0; r < w.rows.rows; ++r) {
+      rows[r] =
+          At(c_.out.data, start + w.rows.head[r] * strides.head + w.rows.query[r] * strides.token, true);
+    }
+    return write_tile_rows({w.out, c_.value_columns, c_.p->value_dim, factors, rows, w.rows.rows}, c_.unit);
+  }
+
+  // Writes a tile; if it is not finite although a bias may have excluded something, computes it again safely.
+  // Says so if it stays that way.
+  HWY_NOINLINE void FinishTile(int number) {
+    Tile& w = TileAt(number);
+    if (c_.state.values && !c_.out) return StoreState(c_, w);
+    bool finite = Write(w);
+    if (!finite && c_.terms->bias && !c_.state.values) {
+      ResetState(w.state);
+      w.first = true;
+      for (int64_t base = w.rows.begin / kBlock * kBlock; base < w.rows.end; base += kBlock) {
+        AddBlock(base, number, number + 1, true);
+      }
+      finite = Write(w);
+    }
+    if (!finite) c_.not_finite->store(true, std::memory_order_relaxed);
+  }
+
+  const ForwardCall& c_;
+  const AttentionTask& task_;
+  const Layout layout_;
+  const FlushedSubnormals flushed_;
+  const AmxRegisters registers_;
+  float *s_, *shadow_, *lanes_, *out_, *wide_, *bias_, *tiles_;
+  uint8_t* keep_;
+  char *key_, *value_;
+  int count_ = 0;
+  alignas(64) uint32_t seen_[kChunkPairs * kRowTile], kept_[kChunkPairs * kRowTile];
+};
+#endif
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
