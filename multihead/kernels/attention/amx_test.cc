@@ -242,6 +242,42 @@ TEST_F(AttentionAmxTest, SeenNanAndInfAreThoseOfF32) {
   });
 }
 
+// Up to eight rows go without tiles where sizes are multiples of 32, and have the bits of a whole prefill.
+TEST_F(AttentionAmxTest, FewRowsHaveTheBitsOfManyRows) {
+  for (const int64_t heads : {2, 6, 8}) {
+    CaseOptions o;
+    o.batch = 1, o.heads = heads, o.kv_heads = 2, o.queries = o.keys = 700, o.head_dim = 64,
+    o.value_dim = 160;
+    o.causal = true, o.window_left = heads == 6 ? 391 : -1;
+    AttentionCase c(o);
+    c.value[size_t{600} * 160 + 3] = std::nanf("");  // seen by the last rows of a head only
+    for (size_t i = 0; heads == 8 && i < c.query.size(); ++i) c.query[i] = 100;
+    const auto narrow = [](const std::vector<float>& x) { return std::vector<BFloat16>(x.begin(), x.end()); };
+    const Result whole = run_bf16(c);
+    const auto q = narrow(c.query), k = narrow(c.key), v = narrow(c.value);
+    for (const int64_t count : {1, 2, 3, 8}) {
+      for (const int64_t first : {0, 31, 250, 255, 256, 400, 597, 692}) {
+        AttentionProblem p = c.problem;
+        p.queries = count, p.keys = first + count, p.diagonal = first;
+        std::vector<BFloat16> out(static_cast<size_t>(heads * count * 160));
+        AttentionInput in = c.input(q, k, v);
+        in.query = multihead::testing::from_element<BFloat16>(in.query, first * 64);
+        attention_forward_on_tiles(p, c.terms<float>(), in,
+                                   {{out.data(), {heads * count * 160, count * 160, 160}}, {}},
+                                   MatmulPrecision::highest, TileUnit::emulated);
+        for (int64_t h = 0; h < heads; ++h) {
+          for (int64_t i = 0; i < count * 160; ++i) {
+            const float one = static_cast<float>(out[static_cast<size_t>(h * count * 160 + i)]);
+            const float all = whole.out[static_cast<size_t>((h * 700 + first) * 160 + i)];
+            ASSERT_TRUE(one == all || (std::isnan(one) && std::isnan(all)))
+                << heads << " heads, " << count << " rows at " << first << ", head " << h << " element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Scores of odd rows grow by 2^300 within a block, so that the maximum of its first keys is far too low; those
 // of even rows do not, and keep their bits whatever the others do.
 TEST_F(AttentionAmxTest, ScoresThatGrowWithinABlock) {

@@ -143,13 +143,17 @@ void transpose_bits(const uint32_t* rows, uint32_t* words) {
   }
 }
 
-void transpose_flags(const uint8_t* flags, int64_t stride, int begin, int end, uint32_t* words) {
-  alignas(64) uint32_t rows[kTileStep] = {};
+void tile_flags(const uint8_t* flags, int64_t stride, int begin, int end, const TileChunk& c,
+                uint32_t* words) {
+  alignas(64) uint32_t rows[kTileChunk] = {}, kept[kRowTile];
   for (int k = begin; k < end; ++k, flags += stride) {
     const __m256i row = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(flags));
     rows[k] = _mm256_test_epi8_mask(row, row);
   }
-  transpose_bits(rows, words);
+  for (int b = 0; b < c.pairs; ++b) {
+    transpose_bits(rows + b * kTileStep, kept);
+    for (int r = 0; r < kRowTile; ++r) words[b * kRowTile + r] &= kept[r];
+  }
 }
 
 void tile_scores_to_lanes(const TileChunk& c, float factor, float* to, int64_t stride) {

@@ -87,12 +87,35 @@ struct TileValues {
 };
 void tile_values(const TileChunk& chunk, const TileValues& of, TileUnit unit);
 
+/// Up to 8 queries and the keys of a block, read where they lie, with the same sums and without tiles. Rows [first,
+/// end) of `pairs` pairs of strips are there; sizes are multiples of 32, all numbers bf16.
+inline constexpr int kFewKeys = 256;
+struct TileFew {
+  int rows = 0, pairs = 0;
+  const float* query = nullptr;  ///< [dim][few_rows_padded(rows)]
+  TileSource key, value;
+  const char* next = nullptr;  ///< where the keys of the next block lie, as `key.rows`: to be fetched
+};
+int few_rows_padded(int rows);
+/// s[row][kFewKeys] of the padded rows.
+void few_scores(const TileFew& few, float* s);
+/// max[row] = the largest of itself and the seen scores times the factor; `first`: of the first pair that has any.
+void few_maxima(const TileFew& few, float factor, const uint32_t* seen, const float* s, bool first,
+                float* max);
+/// p[row][kFewKeys] = rounded probabilities, lanes[row][16] = their sums before that.
+void few_softmax(const TileFew& few, float factor, const float* shift, const uint32_t* seen, const float* s,
+                 float* p, float* lanes, TileUnit unit);
+/// out[row][value.dim] of the padded rows.
+void few_values(const TileFew& few, const float* p, float* out);
+
 /// words[pair][row]: the keys of the chunk, which starts at `key`, that lie in the row's [lo, hi).
 void tile_intervals(const int32_t* lo, const int32_t* hi, int key, const TileChunk& chunk, uint32_t* words);
 /// words[row] has bit k where rows[k] has bit `row`.
 void transpose_bits(const uint32_t* rows, uint32_t* words);
-/// The same for keys [begin, end) of 32 whose rows are flags, the first at `flags`; the other keys have none.
-void transpose_flags(const uint8_t* flags, int64_t stride, int begin, int end, uint32_t* words);
+/// words[pair][row] lose the keys whose flags are 0: keys [begin, end) of the chunk have rows of flags, the first at
+/// `flags`, the other keys none.
+void tile_flags(const uint8_t* flags, int64_t stride, int begin, int end, const TileChunk& chunk,
+                uint32_t* words);
 /// to[key][query], keys `stride` floats apart, = scores times `factor`; and back.
 void tile_scores_to_lanes(const TileChunk& chunk, float factor, float* to, int64_t stride);
 void tile_scores_from_lanes(const TileChunk& chunk, const float* from, int64_t stride);

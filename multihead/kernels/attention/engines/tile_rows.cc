@@ -161,20 +161,6 @@ void ValuesEmulated(const TileChunk& c, const TileValues& x) {
   }
 }
 
-// 2^y to 2.6e-6 for y up to 127; 0 for -Inf and where the result would be subnormal, NaN for NaN.
-HWY_INLINE __m512 PolynomialOf(__m512 y) {
-  const __m512 f = _mm512_reduce_ps(y, 9);  // y - floor(y)
-  __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(0.013534168f), _mm512_set1_ps(0.05201146f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.24144275f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.69300383f));
-  return _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0000026f));
-}
-template <bool kMasked>
-HWY_INLINE __m512 Power(__m512 y, uint32_t seen) {
-  const __m512 p = PolynomialOf(y);
-  return kMasked ? _mm512_maskz_scalef_ps(static_cast<__mmask16>(seen), p, y) : _mm512_scalef_ps(p, y);
-}
-
 template <bool kNatural>
 HWY_INLINE __m512 Exponent(const char* at, __m512 factor, __m512 shift) {
   const __m512 s = _mm512_load_ps(at);

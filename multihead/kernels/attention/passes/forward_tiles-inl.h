@@ -19,11 +19,11 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "multihead/kernels/attention/block/output-inl.h"
+#include "multihead/kernels/attention/decode/decode_tiles-inl.h"
 #include "multihead/kernels/attention/engines/tile_rows-inl.h"
 #include "multihead/kernels/attention/passes/state-inl.h"
 
@@ -39,8 +39,13 @@ class ForwardTiles {
   }
 
   explicit ForwardTiles(const ForwardTaskArgs& args)
-      : c_(*args.call), task_(*args.task), layout_(c_), registers_(c_.unit == TileUnit::amx) {
-    float* at = args.scratch;
+      : c_(*args.call),
+        task_(*args.task),
+        layout_(c_),
+        few_(FewOnTiles::Takes(c_, task_)),
+        registers_(!few_ && c_.unit == TileUnit::amx),
+        few_rows_(c_, task_, args.scratch) {
+    float* at = args.scratch + layout_.few;
     const auto take = [&](int64_t floats) {
       float* first = at;
       at += floats;
@@ -125,7 +130,7 @@ class ForwardTiles {
 
   // Floats of the parts of scratch memory.
   struct Layout {
-    int64_t scores, wide, keep, key, value, query, tile, shared;
+    int64_t scores, wide, keep, key, value, few, query, tile, shared;
     explicit Layout(const ForwardCall& c) {
       const int64_t columns = c.value_columns, steps = amx_steps(c.p->head_dim);
       scores = (c.has_terms ? kBlockChunks : 1) * kChunkFloats;
@@ -134,7 +139,8 @@ class ForwardTiles {
       key = kBlock * steps * kAmxStep / 2, value = kBlock * columns / 2;
       query = kRowTile * steps * kAmxStep / 2;
       tile = kRecordFloats + query + kRowTile * columns;
-      shared = scores + kChunkFloats + kLaneFloats + kRowTile * columns + 2 * wide + keep + key + value;
+      few = FewOnTiles::Floats(c);
+      shared = few + scores + kChunkFloats + kLaneFloats + kRowTile * columns + 2 * wide + keep + key + value;
     }
   };
 
@@ -155,6 +161,7 @@ class ForwardTiles {
     ResetState(w.state);
     if (c_.state.values) LoadState(c_, w);
     if (!w.rows.empty()) PlaceQueries(w);
+    if (few_ && !w.rows.empty()) few_rows_.SetQueries(w.rows, w.strip[0], w.stride[0]);
   }
 
   // Strips of 16 rows at one distance are read where they lie.
@@ -202,6 +209,9 @@ class ForwardTiles {
     const int begin = static_cast<int>(std::max(base, task_.key_begin));
     const int end = static_cast<int>(std::min<int64_t>(base + kBlock, task_.key_end));
     if (begin >= end) return;
+    if (few_ && !safe && AddFew(std::max(begin, TileAt(0).rows.begin), std::min(end, TileAt(0).rows.end)))
+      return;
+    const AmxRegisters registers(few_ && c_.unit == TileUnit::amx);
     const Block block = Stage(begin, end);
     for (int i = first; i < last; ++i) {
       Tile& w = TileAt(i);
@@ -210,6 +220,17 @@ class ForwardTiles {
       if (k1 == w.rows.end) PrefetchOutput(c_, w.rows);
       AddKeys(k0, k1, block, safe, w);
     }
+  }
+
+  // False if that has to be done with tiles.
+  bool AddFew(int k0, int k1) {
+    if (k0 >= k1) return true;
+    Tile& w = TileAt(0);
+    LaneState state;
+    float* out = w.first ? w.out : out_;
+    if (!few_rows_.Block(w.rows, k0, k1, state, out)) return false;
+    Join(state, out, w);
+    return true;
   }
 
   void AddKeys(int k0, int k1, const Block& block, bool safe, Tile& w) {
@@ -259,19 +280,11 @@ class ForwardTiles {
       tile_intervals(t.lo, t.hi, part.first, part.chunk, seen_);
       part.seen = seen_;
     }
-    if (mask == BlockClass::partial) MaskDense(part);
+    if (mask == BlockClass::partial) {
+      tile_flags(keep_, kTileRows, part.begin - part.first, part.last - part.first, part.chunk, seen_);
+    }
     if (c_.p->dropout_p > 0) MaskDropout(t, part);
     return true;
-  }
-
-  void MaskDense(const Part& part) {
-    alignas(64) uint32_t words[kRowTile];
-    for (int b = 0; b < part.chunk.pairs; ++b) {
-      const int k = part.first + b * kTileStep;
-      const int begin = std::max(part.begin - k, 0), end = std::min(part.last - k, kTileStep);
-      transpose_flags(keep_ + int64_t{k + begin - part.begin} * kTileRows, kTileRows, begin, end, words);
-      for (int r = 0; r < kRowTile; ++r) seen_[b * kRowTile + r] &= words[r];
-    }
   }
 
   void MaskDropout(const RowTile& t, Part& part) {
@@ -295,12 +308,8 @@ class ForwardTiles {
   // Exponentials of the part's scores and their product with the values.
   void AddPart(const Part& part, const Block& block, const Tile& w, const LaneState& state, bool add,
                float* out) {
-    const F d;
     alignas(64) float shift[kRowTile];
-    for (int r = 0; r < kRowTile; r += kN) {
-      const Vec max = hn::Load(d, state.max + r);
-      hn::Store(hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, -kInfinity)), max), d, shift + r);
-    }
+    TileShift(state, shift);
     const int64_t columns = c_.value_columns;
     if (block.value_non_finite) std::copy_n(part.chunk.s, part.chunk.pairs * kPairFloats, shadow_);
     const float factor = c_.has_terms ? kLog2e : ScoreScale(c_);
@@ -392,9 +401,7 @@ class ForwardTiles {
   bool AddTerms(const Part& keys, const Block& block, bool safe, const Tile& w, LaneState& state,
                 float* out) {
     bool seen[kBlockChunks] = {};
-    const auto number = [&](const Part& part) {
-      return (part.first - keys.first / kTileChunk * kTileChunk) / kTileChunk;
-    };
+    const auto number = [&](const Part& part) { return part.first / kTileChunk - keys.first / kTileChunk; };
     const auto place = [&](Part part) {
       part.chunk.s = s_ + number(part) * kChunkFloats;
       return part;
@@ -476,10 +483,12 @@ class ForwardTiles {
   const AttentionTask& task_;
   const Layout layout_;
   const FlushedSubnormals flushed_;
+  const bool few_;
   const AmxRegisters registers_;
   float *s_, *shadow_, *lanes_, *out_, *wide_, *bias_, *tiles_;
   uint8_t* keep_;
   char *key_, *value_;
+  FewOnTiles few_rows_;
   int count_ = 0;
   alignas(64) uint32_t seen_[kChunkPairs * kRowTile], kept_[kChunkPairs * kRowTile];
 };
