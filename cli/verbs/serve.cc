@@ -69,6 +69,8 @@ class Serve : public Verb {
              {"multihead serve chat=smol.gguf embed=all-MiniLM-L6-v2", "two models, under names of your own"},
              {"multihead serve model --host 0.0.0.0 --api-key-file keys.txt --allow-host box.example.org",
               "for other machines; put TLS in front of it"},
+             {"multihead serve reranker --port 8081 --threads 2 --max-queue 64",
+              "two threads; more requests get status 429"},
              {"curl http://127.0.0.1:8080/v1/models", "what is served, and by which names"}}) {}
 
   void declare(Flags& flags) override {

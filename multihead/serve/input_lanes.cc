@@ -42,7 +42,7 @@ void InputLane<Job>::prepare_all() {
   std::erase_if(lives_, [&](Live& live) {
     if (!live.sizes.empty()) return false;
     try {
-      prepare(live);
+      as_request([&] { prepare(live); });
       return false;
     } catch (...) {
       fail_with_current_exception(*live.job.reply);

@@ -32,6 +32,15 @@ class Lane {
 bool is_unwanted(Reply& reply, Reply::Clock::time_point now);
 /// Answers with the exception that is being handled. A request cannot end the server.
 void fail_with_current_exception(Reply& reply);
+/// Calls what looks at a request before anything is computed: there, a wrong value is the client's.
+template <class F>
+auto as_request(F&& look) -> decltype(look()) {
+  try {
+    return look();
+  } catch (const ValueError& error) {
+    throw ApiError(400, error.what());
+  }
+}
 
 class LanguageLane : public Lane {
  public:

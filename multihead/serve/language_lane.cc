@@ -29,7 +29,7 @@ LanguageLane::LanguageLane(const Writer& writer, const GeneratorOptions& options
 void LanguageLane::add(GenerationJob job) {
   Live& live = lives_.emplace_back(std::move(job), writer_.tokenizer);
   try {
-    start(live);
+    as_request([&] { start(live); });
   } catch (...) {
     fail_with_current_exception(*live.job.reply);
     leave(live);

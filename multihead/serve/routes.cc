@@ -4,13 +4,28 @@
 namespace multihead::serve {
 
 std::span<const Route> routes() {
-  static constexpr Route kRoutes[] = {
+  static const Route kRoutes[] = {
       {"GET", "/health", &kOpenAiErrors, health, true},
       {"GET", "/v1/models", &kOpenAiErrors, list_models},
       {"GET", "/v1/models/*", &kOpenAiErrors, show_model},
       {"POST", "/v1/embeddings", &kOpenAiErrors, openai_embeddings},
       {"POST", "/v1/completions", &kOpenAiErrors, openai_completions},
       {"POST", "/v1/chat/completions", &kOpenAiErrors, openai_chat},
+      {"POST", "/v1/rerank", &kOpenAiErrors, rerank},
+      {"POST", "/v2/rerank", &kOpenAiErrors, rerank},
+      {"POST", "/rerank", &kTeiErrors, rerank},
+      {"POST", "/embed", &kTeiErrors, tei_embed},
+      {"POST", "/predict", &kTeiErrors, tei_predict},
+      {"GET", "/info", &kTeiErrors, tei_info},
+      {"GET", "/api/tags", &kOllamaErrors, ollama_tags},
+      {"POST", "/api/show", &kOllamaErrors, ollama_show},
+      {"GET", "/api/version", &kOllamaErrors, ollama_version},
+      {"POST", "/api/embed", &kOllamaErrors, ollama_embed},
+      {"POST", "/api/chat", &kOllamaErrors, ollama_chat},
+      {"POST", "/api/generate", &kOllamaErrors, ollama_generate},
+      {"POST", "/tokenize", &kOpenAiErrors, tokenize},
+      {"POST", "/detokenize", &kOpenAiErrors, detokenize},
+      {"GET", "/metrics", &kOpenAiErrors, metrics},
   };
   return kRoutes;
 }

@@ -244,13 +244,14 @@ std::shared_ptr<Reply> Service::handle(const HttpRequest& request) {
   const auto deadline = Reply::Clock::now() + std::chrono::duration_cast<Reply::Clock::duration>(seconds);
   auto reply = std::make_shared<Reply>(impl_->wake, deadline);
   try {
-    dispatch({*impl_, request, reply});
+    as_request([&] { dispatch({*impl_, request, reply}); });
   } catch (...) {
     fail_with_current_exception(*reply);
   }
   return reply;
 }
 
+void Service::count(int status) { ++impl_->statuses.at(static_cast<size_t>(status / 100)); }
 void Service::close() { impl_->closed = true; }
 int64_t Service::active() const { return impl_->active; }
 

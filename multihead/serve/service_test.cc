@@ -14,16 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const char* const kChat = "/v1/chat/completions";
-const char* const kCompletions = "/v1/completions";
-const char* const kEmbeddings = "/v1/embeddings";
-
-// What stands in `place` of an answer to a completion.
-Json choice_of(const Answer& answer, size_t place = 0) {
-  EXPECT_EQ(answer.status, 200) << answer.body;
-  return answer.json().at("choices").at(place);
-}
-
 // The data of a stream's events, without the last one, which is [DONE].
 std::vector<Json> events_of(const std::string& body) {
   std::vector<Json> events;
@@ -166,98 +156,6 @@ TEST(ServiceTest, LongTextsAreRefusedOrCutAsTheCallerSays) {
   EXPECT_EQ(prompt.status, 400);
   EXPECT_THAT(prompt.body, HasSubstr("the prompt has 60 tokens and 16 new ones; the context holds 64"));
   EXPECT_THAT(prompt.body, HasSubstr("context_length_exceeded"));
-}
-
-struct Refusal {
-  std::string path, members, message;
-  int status = 400;
-};
-
-TEST(ServiceTest, WhatIsNotSupportedIsRefusedByName) {
-  Service service(test_models(), {.max_inputs = 8, .max_tokens = 50});
-  const std::string chat = R"("model":"lm","messages":[{"role":"user","content":"a"}])";
-  const std::string prompt = R"("model":"lm","prompt":"a")", input = R"("model":"enc","input":"a")";
-  const Refusal cases[] = {
-      {kChat, R"("messages":[])", "model is missing"},
-      {kChat, R"("model":7)", "model must be a text, got \\\"7\\\""},
-      {kChat, R"("model":"x","messages":[])", "there is no model", 404},
-      {kChat, R"("model":"enc","messages":[])", "does not write texts"},
-      {kChat, R"("model":"lm")", "messages is missing"},
-      {kChat, R"("model":"lm","messages":{})", "messages must be an array"},
-      {kChat, R"("model":"lm","messages":[7])", "messages[0] must be an object"},
-      {kChat, R"("model":"lm","messages":[{"role":"king","content":"a"}])", "messages[0].role must be"},
-      {kChat, R"("model":"lm","messages":[{"role":"user"}])", "messages[0].content is missing"},
-      {kChat, R"("model":"lm","messages":[{"role":"user","content":"a","x":1}])", "messages[0].x"},
-      {kChat, R"("model":"lm","messages":[{"role":"user","content":[{"type":"image_url"}]}])",
-       "content[0].type"},
-      {kChat, R"("model":"lm","messages":[{"role":"tool","content":"a"}])", "no tools"},
-      {kChat, chat + R"(,"temperature":"hot")", "temperature must be a number from 0 to 2"},
-      {kChat, chat + R"(,"temperature":-1)", "temperature must be"},
-      {kChat, chat + R"(,"temperature":1e999)", "number is too large"},
-      {kChat, chat + R"(,"temperature":NaN)", "invalid literal"},
-      {kChat, chat + R"(,"top_p":0)", "top_p must be"},
-      {kChat, chat + R"(,"n":0)", "n must be an integer from 1 to 128"},
-      {kChat, chat + R"(,"n":9)", "ask for 9 texts, the limit is 8"},
-      {kChat, chat + R"(,"n":1.5)", "n must be"},
-      {kChat, chat + R"(,"seed":"x")", "seed must be"},
-      {kChat, chat + R"(,"stop":[1])", "stop must be"},
-      {kChat, chat + R"(,"stop":[""])", "stop must be"},
-      {kChat, chat + R"(,"stop":["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"])",
-       "at most 16"},
-      {kChat, chat + R"(,"stream":1)", "stream must be true or false"},
-      {kChat, chat + R"(,"stream_options":{})", "stream_options needs stream"},
-      {kChat, chat + R"(,"stream":true,"stream_options":{"x":1})", "stream_options.x"},
-      {kChat, chat + R"(,"top_logprobs":2)", "top_logprobs needs logprobs"},
-      {kChat, chat + R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs must be"},
-      {kChat, chat + R"(,"max_tokens":0)", "max_tokens must be"},
-      {kChat, chat + R"(,"max_tokens":51)", "the server's limit is 50"},
-      {kChat, chat + R"(,"max_tokens":5,"max_completion_tokens":6)", "differ"},
-      {kChat, chat + R"(,"tools":[{}])", "tools is supported only as []"},
-      {kChat, chat + R"(,"tool_choice":"required")", "tool_choice is supported only as"},
-      {kChat, chat + R"(,"response_format":{"type":"json_object"})", "response_format is supported only as"},
-      {kChat, chat + R"(,"frequency_penalty":0.5)", "frequency_penalty is supported only as 0"},
-      {kChat, chat + R"(,"logit_bias":{"1":2})", "logit_bias is supported only as {}"},
-      {kChat, chat + R"(,"chat_template_kwargs":1)", "chat_template_kwargs must be an object"},
-      {kChat, chat + R"(,"grammar":"x")", "\\\"grammar\\\" is not supported"},
-      {kCompletions, prompt + R"(,"echo":true)", "echo is supported only as false"},
-      {kCompletions, prompt + R"(,"best_of":2)", "best_of is supported only as 1"},
-      {kCompletions, prompt + R"(,"suffix":"x")", "suffix is supported only as"},
-      {kCompletions, R"("model":"lm","prompt":"")", "the prompt has no tokens"},
-      {kCompletions, R"("model":"lm","prompt":[])", "prompt must be a text, tokens"},
-      {kCompletions, R"("model":"lm","prompt":[[]])", "prompt[0] must be"},
-      {kCompletions, R"("model":"lm","prompt":[262])", "outside the vocabulary of 262"},
-      {kCompletions, R"("model":"lm","prompt":[-1])", "outside the vocabulary of 262"},
-      {kCompletions, R"("model":"lm","prompt":[9999999999])", "must hold texts or tokens"},
-      {kEmbeddings, R"("model":"lm","input":"a")", "does not embed texts"},
-      {kEmbeddings, input + R"(,"dimensions":17)", "dimensions must be an integer from 1 to 16"},
-      {kEmbeddings, input + R"(,"encoding_format":"int8")", "encoding_format must be float or base64"},
-      {kEmbeddings, R"("model":"enc","input":[1,"a"])", "input must hold texts or tokens"},
-      {kEmbeddings, R"("model":"enc","input":["1","2","3","4","5","6","7","8","9"])", "the limit is 8"},
-      {kEmbeddings, R"("model":"enc","input":[[300]])", "outside the vocabulary"},
-      {"/v1/nothing", "", "there is nothing at", 404},
-      {"/health", "", "takes GET", 405},
-      {"/v1/models/x", "", "takes GET", 405},
-  };
-  for (const Refusal& wrong : cases) {
-    const Answer answer = ask(service, wrong.path, "{" + wrong.members + "}");
-    EXPECT_EQ(answer.status, wrong.status) << wrong.members;
-    EXPECT_THAT(answer.body, HasSubstr(wrong.message)) << wrong.members;
-    EXPECT_TRUE(answer.json().at("error").contains("message"));
-  }
-}
-
-TEST(ServiceTest, BodiesThatAreNotJsonAreRefused) {
-  Service service(test_models(), {});
-  for (const std::string& body :
-       {std::string(), std::string("[]"), std::string("{"), std::string("{\"a\":1,\"a\":2}"),
-        std::string("{\"model\":\"\xff\"}"), std::string(100'000, '['), std::string("\xef\xbb\xbf{}"),
-        std::string("{} x"), std::string(1, '\0')}) {
-    for (const char* path : {kChat, kCompletions, kEmbeddings}) {
-      const Answer answer = ask(service, path, body);
-      EXPECT_EQ(answer.status, 400);
-      EXPECT_THAT(answer.body, HasSubstr("the request's body"));
-    }
-  }
 }
 
 TEST(ServiceTest, MutatedRequestsAreAnsweredOrRefused) {

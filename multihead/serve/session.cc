@@ -65,6 +65,7 @@ void HttpSession::start(HttpRequest request) {
 
 void HttpSession::send_head(const Reply::Part& part) {
   line_.status = part.status;
+  service_.count(part.status);
   HttpHeaders headers = part.headers;
   is_chunked_ = part.is_stream && request_.takes_chunks;
   if (part.is_stream && !is_chunked_) keeps_alive_ = false;  // the connection's end is the answer's

@@ -13,6 +13,9 @@
 
 namespace multihead::serve {
 
+inline constexpr const char *kChat = "/v1/chat/completions", *kCompletions = "/v1/completions",
+                            *kEmbeddings = "/v1/embeddings";
+
 inline text::Tokenizer test_tokenizer() {
   const text::Tokenizer plain = text::Tokenizer::train_bpe(
       "the cat sat on the mat", {.vocab_size = 262, .special = {.eos = "<|im_end|>"}});
@@ -42,13 +45,16 @@ inline embed::SentenceEncoder test_sentence_encoder() {
   return {embed::TextModel(test_encoder(models::EncoderHead::none)), test_tokenizer()};
 }
 
+inline embed::TextClassifier test_classifier() {
+  return {test_encoder(models::EncoderHead::classification, 1),
+          text::Tokenizer::train_wordpiece("the cat sat on the mat", {.vocab_size = 60})};
+}
+
 inline std::vector<Model> test_models() {
   std::vector<Model> models;
   models.push_back({.name = "lm", .any = Writer{test_language_model(), test_tokenizer(), {}}});
   models.push_back({.name = "enc", .any = test_sentence_encoder()});
-  models.push_back(
-      {.name = "rank",
-       .any = embed::TextClassifier(test_encoder(models::EncoderHead::classification, 1), test_tokenizer())});
+  models.push_back({.name = "rank", .any = test_classifier()});
   return models;
 }
 
@@ -82,6 +88,11 @@ inline Answer answer_of(Reply& reply) {
 inline Answer ask(Service& service, const std::string& path, const std::string& body,
                   const std::string& method = "POST") {
   return answer_of(*service.handle(test_request(path, body, method)));
+}
+
+/// What stands in `place` of an answer to a completion.
+inline Json choice_of(const Answer& answer, size_t place = 0) {
+  return answer.json().at("choices").at(place);
 }
 
 }  // namespace multihead::serve

@@ -78,6 +78,7 @@ def made(tmp_path_factory):
     for name in ["labelled.tsv", "train.tsv", "valid.tsv"]:
         (folder / name).write_text("".join(f"{s}\t{'good' if 'good' in s else 'bad'}\n" for s in SENTENCES * 4))
     language_model(folder / "runs/demo", folder / "text.txt")
+    shutil.copytree(folder / "runs/demo", folder / "SmolLM2-135M-Instruct")
     for name, kind in [("bert", "bert_masked_lm"), ("all-MiniLM-L6-v2", "bert"),
                        ("sentiment", "bert_classifier"), ("tagger", "bert_tokens")]:
         encoder(folder / name, kind)
@@ -180,9 +181,9 @@ def test_python_blocks_run(page, folder, short_trainings):
         exec(compile(block, f"{page.name}, Python block {number}", "exec"), names)
 
 
-# Other programs, the project's own scripts, other machines, benchmarks, which print what the machine can do.
+# Other programs, requests to a server, the project's own scripts, other machines, benchmarks, which print what the machine can do.
 LEFT_OUT = re.compile(r"scripts/|pip |pytest|cmake|ctest|export |python|git |\.ci/|mpirun --host|multihead bench"
-                      r"|multihead \w+ build/")  # models that scripts/chat.sh and scripts/search.sh fetch
+                      r"|multihead \w+ build/|curl ")  # models that scripts/chat.sh and scripts/search.sh fetch
 
 
 def commands(page):
@@ -208,12 +209,14 @@ def run(command, folder):
         command += " " + " ".join(SHORT)
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}", MULTIHEAD_NUM_THREADS="1",
                        OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
-    if arguments[:2] == ["multihead", "lab"]:
-        if not (PROGRAM / "multihead_lab.so").exists():
+    module = {"lab": "multihead_lab.so", "serve": "multihead_sockets.so"}.get(arguments[1]) if len(arguments) > 1 else None
+    if module is not None:
+        if not (PROGRAM / module).exists():
             return
-        with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as lab:
-            assert "http://127.0.0.1:" in lab.stdout.readline()
-            lab.send_signal(signal.SIGINT)
+        arguments = [re.sub(r"^8\d{3}$", "0", word) for word in arguments]  # a port that is free
+        with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
+            assert "http://127.0.0.1:" in server.stdout.readline()
+            server.send_signal(signal.SIGINT)
             return
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{command}\nexit code {done.returncode}\n{done.stderr[-2000:]}"

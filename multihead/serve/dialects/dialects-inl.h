@@ -16,6 +16,20 @@ void show_model(const Call& call);
 void openai_embeddings(const Call& call);
 void openai_completions(const Call& call);
 void openai_chat(const Call& call);
+void rerank(const Call& call);
+void tei_embed(const Call& call);
+void tei_predict(const Call& call);
+void tei_info(const Call& call);
+void ollama_tags(const Call& call);
+void ollama_show(const Call& call);
+void ollama_version(const Call& call);
+void ollama_embed(const Call& call);
+void ollama_chat(const Call& call);
+void ollama_generate(const Call& call);
+void tokenize(const Call& call);
+void detokenize(const Call& call);
+void metrics(const Call& call);
+extern const ErrorStyle kTeiErrors, kOllamaErrors;
 
 /// What the members of every way of asking for text say, on top of the folder's defaults.
 /// Reads temperature, top_p, top_k, min_p, repetition_penalty, seed, stop.

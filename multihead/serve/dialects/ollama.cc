@@ -1,0 +1,274 @@
+// Ollama's paths.
+#include <chrono>
+#include <ctime>
+
+#include "multihead/core/error.h"
+#include "multihead/core/version.h"
+#include "multihead/generate/defaults.h"
+#include "multihead/serve/dialects/dialects-inl.h"
+
+namespace multihead::serve {
+namespace {
+
+std::string ollama_body(const ApiError& error) {
+  return Json::object({{"error", valid_utf8(error.what())}}).dump();
+}
+std::string ollama_event(const ApiError& error) { return ollama_body(error) + "\n"; }
+
+std::string iso_time(int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts = {};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+// Clients add ":latest" to names.
+ServedModel& named_or_latest(const Call& call, const std::string& name) {
+  constexpr std::string_view kLatest = ":latest";
+  for (ServedModel& model : call.service.models) {
+    if (name == concat(model.model.name, kLatest)) return model;
+  }
+  return call.model_named(name);
+}
+
+Json details_json(const ServedModel& model) {
+  return Json::object({{"format", model.model.path.ends_with(".gguf") ? "gguf" : "safetensors"},
+                       {"family", model.model.kind()},
+                       {"families", Json(std::vector<Json>{Json(model.model.kind())})},
+                       {"parameter_size", ""},
+                       {"quantization_level", ""}});
+}
+
+int64_t nanoseconds_since(Reply::Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Reply::Clock::now() - begin).count();
+}
+
+// Writes an answer at once or a line for each piece of it.
+class OllamaWriter : public GenerationListener {
+ public:
+  OllamaWriter(ServedModel& model, std::shared_ptr<Reply> reply, bool is_chat, bool streams)
+      : model_(model), reply_(std::move(reply)), is_chat_(is_chat), streams_(streams) {}
+
+  void begin() override {
+    if (streams_) reply_->begin("application/x-ndjson");
+  }
+  void token(size_t, const Token& token) override { add(token.text); }
+  void end(size_t, std::string_view rest, bool is_full) override {
+    add(rest);
+    reason_ = is_full ? "length" : "stop";
+  }
+  void finish(const Usage& usage) override {
+    model_.prompt_tokens += usage.prompt_tokens;
+    model_.new_tokens += usage.new_tokens;
+    reply_->note({model_.model.name, usage.prompt_tokens, usage.new_tokens});
+    Json last = line(streams_ ? "" : text_, true);
+    last["done_reason"] = reason_;
+    last["total_duration"] = nanoseconds_since(begin_);
+    last["load_duration"] = 0;
+    last["prompt_eval_count"] = usage.prompt_tokens;
+    last["eval_count"] = usage.new_tokens;
+    if (streams_) {
+      reply_->end(last.dump() + "\n");
+    } else {
+      reply_->answer_json(last.dump());
+    }
+  }
+
+ private:
+  void add(std::string_view text) {
+    if (text.empty()) return;
+    if (streams_) {
+      reply_->write(line(text, false).dump() + "\n");
+    } else {
+      text_ += text;
+    }
+  }
+  Json line(std::string_view text, bool is_done) const {
+    Json json = Json::object({{"model", model_.model.name}, {"created_at", iso_time(seconds_now())}});
+    if (is_chat_) {
+      json["message"] = Json::object({{"role", "assistant"}, {"content", text}});
+    } else {
+      json["response"] = text;
+    }
+    json["done"] = is_done;
+    return json;
+  }
+
+  ServedModel& model_;
+  std::shared_ptr<Reply> reply_;
+  bool is_chat_, streams_;
+  std::string text_, reason_;
+  Reply::Clock::time_point begin_ = Reply::Clock::now();
+};
+
+// "options" under Ollama's names.
+Json openai_names(const Json& options) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"repeat_penalty", "repetition_penalty"}, {"num_predict", "max_tokens"}};
+  Json renamed = Json::object();
+  for (const auto& [key, value] : options.members()) {
+    std::string_view name = key.view();
+    for (const auto& [theirs, ours] : kNames) {
+      if (name == ours)
+        throw ApiError(400, concat("\"options.", name, "\" is not supported; it is ", theirs), "options");
+      if (name == theirs) name = ours;
+    }
+    renamed[name] = value;
+  }
+  return renamed;
+}
+
+void read_options(Fields& fields, const Call& call, const ServedModel& model, GenerationJob& job) {
+  const Json* given = fields.find("options");
+  if (given != nullptr && !given->is_object()) fields.refuse("options", "an object");
+  const Json options = given == nullptr ? Json::object() : openai_names(*given);
+  Fields own(options, "options.");
+  read_sampling(own, model.writer(), job);
+  job.options.max_new_tokens = own.integer("max_tokens", -1, -2, int64_t{1} << 30);
+  if (job.options.max_new_tokens == 0) own.refuse("max_tokens", "at least 1 (num_predict), or -1");
+  if (job.options.max_new_tokens == -2) job.options.max_new_tokens = -1;
+  const int64_t most = call.service.options.max_tokens;
+  if (most > 0 && (job.options.max_new_tokens < 0 || job.options.max_new_tokens > most)) {
+    if (own.find("max_tokens") != nullptr)
+      own.refuse("max_tokens", concat("at most ", most, ", the server's limit"));
+    job.options.max_new_tokens = most;
+  }
+  own.integer("num_ctx", model.limit, 1, model.limit);
+  own.only("presence_penalty", {Json(0)});
+  own.only("frequency_penalty", {Json(0)});
+  own.ignore({"num_thread", "num_gpu", "num_batch", "use_mmap", "num_keep"});
+  own.finish();
+}
+
+void generate_text(const Call& call, Fields& fields, ServedModel& model, GenerationJob job, bool is_chat) {
+  const bool streams = fields.boolean("stream", true);
+  fields.only("format", {Json("")});
+  fields.only("think", {Json(false)});
+  fields.only("tools", {Json::array()});
+  fields.only("images", {Json::array()});
+  fields.only("suffix", {Json("")});
+  fields.only("template", {Json("")});
+  fields.only("logprobs", {Json(false)});
+  fields.only("top_logprobs", {Json(0)});
+  fields.ignore({"keep_alive"});
+  fields.finish();
+  job.reply = call.reply;
+  job.listener = std::make_unique<OllamaWriter>(model, call.reply, is_chat, streams);
+  call.service.submit(model, std::move(job));
+}
+
+// The prompt of messages; an answer ends where its turn does.
+void set_messages(const ServedModel& model, const Json& messages, GenerationJob& job) {
+  if (model.chat_template.empty())
+    throw ApiError(400, concat("the model ", quote(model.model.name), " has no chat template; use raw: true"),
+                   "model");
+  for (const int32_t end : turn_ends(model.writer().tokenizer)) job.options.stop_tokens.push_back(end);
+  job.decode = {.skip_special = true};
+  job.prompts = [&model, messages = std::make_shared<Json>(messages)] {
+    return std::vector<TokenIds>{chat_prompt(model, *messages, Json::object())};
+  };
+}
+
+}  // namespace
+
+const ErrorStyle kOllamaErrors = {ollama_body, ollama_event};
+
+void ollama_tags(const Call& call) {
+  Json list = Json::array();
+  for (const ServedModel& model : call.service.models) {
+    list.push_back(Json::object({{"name", model.model.name},
+                                 {"model", model.model.name},
+                                 {"modified_at", iso_time(model.model.created)},
+                                 {"size", 0},
+                                 {"digest", ""},
+                                 {"details", details_json(model)}}));
+  }
+  call.reply->answer_json(Json::object({{"models", list}}).dump());
+}
+
+void ollama_show(const Call& call) {
+  const Json body = parse_body(call.request.body);
+  Fields fields(body);
+  const ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  fields.ignore({"verbose"});
+  fields.finish();
+  const bool writes = std::holds_alternative<Writer>(model.model.any);
+  call.reply->answer_json(
+      Json::object({{"modelfile", ""},
+                    {"parameters", ""},
+                    {"template", valid_utf8(model.chat_template)},
+                    {"details", details_json(model)},
+                    {"model_info", Json::object({{"general.architecture", model.model.kind()},
+                                                 {"context_length", model.limit}})},
+                    {"capabilities", Json(std::vector<Json>{Json(writes ? "completion" : "embedding")})}})
+          .dump());
+}
+
+void ollama_version(const Call& call) {
+  call.reply->answer_json(Json::object({{"version", version()}}).dump());
+}
+
+void ollama_embed(const Call& call) {
+  const Json body = parse_body(call.request.body);
+  Fields fields(body);
+  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  EmbedJob job;
+  job.reply = call.reply;
+  job.dimensions = fields.integer("dimensions", 0, 1, model.encoder().dim());
+  job.inputs = read_inputs(fields.required("input"), "input", call.service.options.max_inputs);
+  job.truncates = fields.boolean("truncate", true);
+  job.has_unit_length = true;
+  fields.only("options", {Json::object()});
+  fields.ignore({"keep_alive"});
+  fields.finish();
+  job.finish = [reply = call.reply, &model, begin = Reply::Clock::now()](std::span<const float> vectors,
+                                                                         int64_t width, const Usage& usage) {
+    model.prompt_tokens += usage.prompt_tokens;
+    reply->note({.model = model.model.name, .prompt_tokens = usage.prompt_tokens});
+    std::string list;
+    for (size_t at = 0; at < vectors.size(); at += static_cast<size_t>(width)) {
+      list += (at > 0 ? "," : "") + json_array(vectors.subspan(at, static_cast<size_t>(width)));
+    }
+    reply->answer_json(concat(R"({"model":)", Json(model.model.name).dump(), R"(,"embeddings":[)", list,
+                              R"(],"total_duration":)", nanoseconds_since(begin),
+                              R"(,"load_duration":0,"prompt_eval_count":)", usage.prompt_tokens, "}"));
+  };
+  call.service.submit(model, std::move(job));
+}
+
+void ollama_chat(const Call& call) {
+  const Json body = parse_body(call.request.body);
+  Fields fields(body);
+  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  GenerationJob job;
+  read_options(fields, call, model, job);
+  set_messages(model, read_messages(fields.required("messages"), "messages"), job);
+  generate_text(call, fields, model, std::move(job), true);
+}
+
+void ollama_generate(const Call& call) {
+  const Json body = parse_body(call.request.body);
+  Fields fields(body);
+  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  GenerationJob job;
+  read_options(fields, call, model, job);
+  const std::string prompt = fields.required_text("prompt"), system = fields.text("system");
+  fields.only("context", {Json::array()});
+  const bool is_raw = fields.boolean("raw", false);
+  if (is_raw && !system.empty()) throw ApiError(400, "system needs raw: false", "system");
+  if (is_raw) {
+    job.decode = {.skip_special = true, .continued = true};
+    job.prompts = [&model, prompt] {
+      return std::vector<TokenIds>{model.writer().tokenizer.encode(prompt, {.parse_special = true})};
+    };
+  } else {
+    Json messages = Json::array();
+    if (!system.empty()) messages.push_back(Json::object({{"role", "system"}, {"content", system}}));
+    messages.push_back(Json::object({{"role", "user"}, {"content", prompt}}));
+    set_messages(model, messages, job);
+  }
+  generate_text(call, fields, model, std::move(job), false);
+}
+
+}  // namespace multihead::serve
