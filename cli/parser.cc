@@ -74,6 +74,8 @@ size_t Given::known(const std::string& dashed) const {
   for (const Flag& flag : list_) {
     if (!flag.positional) names.push_back("--" + flag.name);
   }
+  const std::string now = train::current_name(dashed.substr(2));
+  if (find(now) < list_.size()) refuse(concat(quote(dashed), " is now called --", now));
   refuse(concat("unknown flag ", quote(dashed), suggestion(dashed, names)));
 }
 

@@ -3,8 +3,8 @@
 namespace multihead::cli {
 
 // Each at the end of its file; here in the order of --help.
-std::unique_ptr<Verb> make_train_lm(), make_train_seq2seq(), make_train_classifier(), make_train_embedder(),
-    make_train_mlm(), make_generate(), make_translate(), make_eval(), make_embed(), make_search(),
+void add_training(Verbs& verbs);
+std::unique_ptr<Verb> make_generate(), make_translate(), make_eval(), make_embed(), make_search(),
     make_serve(), make_rerank(), make_classify(), make_fill_mask(), make_quantize(), make_prune(),
     make_convert(), make_attend(), make_lab(), make_info(), make_check(), make_tokenizer_train(),
     make_tokenizer_encode(), make_tokenizer_decode(), make_tokenizer_list(), make_tokenizer_verify(),
@@ -12,12 +12,8 @@ std::unique_ptr<Verb> make_train_lm(), make_train_seq2seq(), make_train_classifi
 
 Verbs make_verbs() {
   Verbs verbs;
-  for (const auto make : {make_train_lm,
-                          make_train_seq2seq,
-                          make_train_classifier,
-                          make_train_embedder,
-                          make_train_mlm,
-                          make_generate,
+  add_training(verbs);
+  for (const auto make : {make_generate,
                           make_translate,
                           make_eval,
                           make_embed,

@@ -159,13 +159,9 @@ class Eval : public Verb {
         train::evaluate(loaded.model, std::span<const int32_t>(tokens), options_, &loaded.tokenizer);
     check_number(folder_, "the loss", result.loss());
     if (common.json) {
-      put_json(Json::object({{"loss", number_or_null(result.loss())},
-                             {"perplexity", number_or_null(result.perplexity())},
-                             {"nats_per_character", number_or_null(result.nats_per_character())},
-                             {"bits_per_byte", number_or_null(result.bits_per_byte())},
-                             {"tokens", result.tokens},
-                             {"characters", result.characters},
-                             {"bytes", result.bytes}}));
+      Json json = to_json(result);
+      json["characters"] = result.characters;
+      put_json(json);
       return kDone;
     }
     fmt::print("loss                {:.4f} nats per token\nperplexity          {:.3f}\n", result.loss(),

@@ -35,7 +35,6 @@ std::vector<int64_t> label_ids(const embed::TextClassifier& classifier,
   return found;
 }
 
-// Of logits [n, labels].
 train::LabelScore score_of(const Tensor& logits, const std::vector<int64_t>& labels) {
   const int64_t width = logits.size(1);
   std::vector<int64_t> guesses;
@@ -74,10 +73,7 @@ int eval_classifier(const std::string& folder, const std::string& data, const Co
   const train::LabelScore score = score_of(logits, labels);
   check_number(folder, "the loss", score.loss());
   if (common.json) {
-    put_json(Json::object({{"loss", number_or_null(score.loss())},
-                           {"accuracy", number_or_null(score.accuracy)},
-                           {"macro_f1", number_or_null(score.macro_f1)},
-                           {"texts", score.texts}}));
+    put_json(to_json(score));
   } else {
     fmt::print("loss      {:.4f} nats per text\naccuracy  {:.4f}\nmacro F1  {:.4f}\nover      {} texts\n",
                score.loss(), score.accuracy, score.macro_f1, score.texts);

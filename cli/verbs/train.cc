@@ -1,94 +1,200 @@
-// multihead train lm | seq2seq
-#include "cli/verbs/train_verb.h"
-#include "multihead/train/tasks/language_model_run.h"
-#include "multihead/train/tasks/seq2seq_run.h"
+// multihead train lm | seq2seq | classifier | …: the rows of train::kinds().
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+#include "cli/streams.h"
+#include "cli/verb.h"
+#include "multihead/core/files.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/distributed/world.h"
+#include "multihead/io/json.h"
+#include "multihead/train/progress.h"
+#include "multihead/train/signals.h"
+#include "multihead/train/tasks/kind.h"
 
 namespace multihead::cli {
 namespace {
 
-class TrainLm : public TrainVerb<train::LanguageModelRun, train::LanguageModelSummary> {
+class TrainVerb : public Verb {
  public:
-  TrainLm()
-      : TrainVerb(
-            "train lm", "train a language model on a text file",
-            {{"multihead train lm --data austen.txt --out model --preset tiny",
-              "the demo: a few minutes on two cores"},
-             {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
-             {"mpirun -n 4 multihead train lm --data austen.txt --out model",
-              "on four processes or machines; same weights as on one"},
-             {"mpirun -n 4 multihead train lm --data t.txt --out m --context 65536 --context-shards 4",
-              "each process holds a quarter of every sequence"},
-             {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
-             {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
-              "custom sizes, character-level tokens"}}) {}
+  explicit TrainVerb(const train::Kind& kind)
+      : Verb(concat("train ", kind.name), kind.about, kind.examples), kind_(kind), run_(kind.make()) {}
 
   void declare(Flags& flags) override {
-    flags.text("data", "FILE", run_.data,
-               "training text, UTF-8; or tokens, or a list of token files (tokenizer encode, list)");
-    declare_run(flags, train::language_model_presets(), "use this tokenizer.json (or its folder)");
+    flags.text("data", "FILE", request_.data, kind_.data);
+    if (kind_.valid != nullptr) flags.text("valid", "FILE", request_.valid, kind_.valid);
+    flags.text("out", "DIR", request_.folder,
+               "output folder for model, checkpoints and metrics; files it did not write are not replaced "
+               "(required)");
+    if (!kind_.presets.empty()) flags.choice("preset", preset_, kind_.presets, "base settings");
+    flags.text("init", "DIR", request_.init,
+               kind_.presets.empty()
+                   ? "folder of the model to fine-tune (required)"
+                   : "fine-tune: start from the model, weights and tokenizer of this folder");
+    if (kind_.tokenizer != nullptr) {
+      flags.text("tokenizer-file", "PATH", request_.tokenizer, kind_.tokenizer);
+    }
+    flags.flag("resume", request_.resume, "continue from the newest checkpoint in --out, if any");
+    flags.flag("overwrite", request_.overwrite, "delete an existing run in --out, its model first");
+    given_.declare(flags, [this](Flags& own) {
+      for (const train::Field& field : run_->settings()) own.setting(field);
+    });
+  }
+
+  int run(const CommonOptions& common) override {
+    require(request_.folder, "--out DIR");
+    const std::shared_ptr<distributed::Group> group = distributed::world();
+    request_.group = group.get();
+    if (request_.leads()) read_record();
+    if (group->size() > 1) share_record(*group);
+    require(request_.data, "--data FILE");
+    if (kind_.presets.empty()) require(request_.init, "--init DIR");
+    run_->check_settings();
+    if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
+    for (const auto& [key, path] : paths()) {
+      if (request_.leads() || std::string_view(key) != "tokenizer") check_readable(key, *path);
+    }
+    const train::StopSignals signals;
+    request_.should_stop = [] { return train::StopSignals::received() != 0; };
+    train::ProgressPrinter progress(std::cerr,
+                                    {.terminal = isatty(STDERR_FILENO) == 1, .quiet = common.quiet});
+    if (request_.leads()) request_.observers = {&progress};
+    const Json summary = run_->train();
+    const bool interrupted = summary.at("ending").as_string() == "interrupted";
+    if (request_.leads()) report(common, summary, interrupted);
+    return interrupted ? train::StopSignals::exit_code() : kDone;
   }
 
  private:
-  train::LanguageModelSettings preset(const std::string& name) const override {
-    return train::language_model_settings(name);
-  }
-  train::LanguageModelSummary train(const train::LanguageModelRun& run) const override {
-    return train_language_model(run);
+  void require(const std::string& value, const char* flag) const {
+    if (value.empty()) throw UsageError(concat(flag, " is required; see multihead ", name, " --help"));
   }
 
-  void print(const train::LanguageModelSummary& summary) const override {
-    const train::Progress& p = summary.progress;
-    fmt::print("{} parameters, {} steps, {} tokens in {} ({:.0f} tokens/s)\n", summary.parameters, p.step,
-               p.tokens, train::duration_text(p.seconds), summary.tokens_per_second);
-    if (!summary.validation) return;
-    const train::TextLoss& v = *summary.validation;
-    print_validation(summary, "nats per token");
-    fmt::print(
-        "of all validation text: {:.4f} nats per token, {:.4f} nats per character, {:.4f} bits per byte\n",
-        v.loss(), v.nats_per_character(), v.bits_per_byte());
-  }
-};
-
-class TrainSeq2Seq : public TrainVerb<train::Seq2SeqRun, train::Seq2SeqSummary> {
- public:
-  TrainSeq2Seq()
-      : TrainVerb("train seq2seq", "train a translator on sentence pairs",
-                  {{"multihead train seq2seq --data train.tsv --valid valid.tsv --out model",
-                    "source TAB target on every line"},
-                   {"multihead train seq2seq --data train.tsv --valid valid.tsv --out model --resume",
-                    "continue an interrupted run"},
-                   {"multihead train seq2seq --data t.tsv --valid v.tsv --out m --preset small --average 4",
-                    "a larger model, averaging its last four checkpoints"}}) {}
-
-  void declare(Flags& flags) override {
-    flags.text("data", "FILE", run_.data, "training pairs: source TAB target per line, UTF-8");
-    flags.text("valid", "FILE", run_.valid, "validation pairs; without them there is no evaluation");
-    declare_run(flags, train::seq2seq_presets(), "use the tokenizers of this folder (or tokenizer.json)");
+  // The inputs but init: their names in a run's record, and where they go.
+  std::vector<std::pair<const char*, std::string*>> paths() {
+    std::vector<std::pair<const char*, std::string*>> list = {{"data", &request_.data}};
+    if (kind_.tokenizer != nullptr) list.emplace_back("tokenizer", &request_.tokenizer);
+    if (kind_.valid != nullptr) list.emplace_back("valid", &request_.valid);
+    return list;
   }
 
- private:
-  train::Seq2SeqSettings preset(const std::string& name) const override {
-    return train::seq2seq_settings(name);
+  // Settings come from the preset or the resumed run, overridden by the command line; so do paths.
+  void read_record() {
+    run_->set_preset(preset_);
+    const std::string given_init = request_.init, file = request_.folder + "/" + train::kRunFile;
+    Json record;
+    if (request_.resume && access(file.c_str(), F_OK) == 0) {
+      reading([&] {
+        record = io::load_json(file);
+        if (record.contains("init")) request_.init = io::path_from_json(record.at("init"));
+      });
+      if (!given_init.empty() && given_init != request_.init) {
+        throw UsageError(
+            concat("--init: the run began from ", quote(request_.init), ", got ", quote(given_init)));
+      }
+    }
+    reading([&] {
+      if (!request_.init.empty()) run_->start_from_init();
+      if (!record.is_null()) assign(record, file);
+    });
+    given_.set_again();
   }
-  Paths paths() override {
-    return {{"data", &run_.data}, {"tokenizer", &run_.tokenizer}, {"valid", &run_.valid}};
-  }
-  train::Seq2SeqSummary train(const train::Seq2SeqRun& run) const override { return train_seq2seq(run); }
 
-  void print(const train::Seq2SeqSummary& summary) const override {
-    const train::Progress& p = summary.progress;
-    fmt::print("{} parameters, {} pairs, {} steps, {} target tokens in {} ({:.0f} tokens/s)\n",
-               summary.parameters, summary.pairs, p.step, p.tokens, train::duration_text(p.seconds),
-               summary.tokens_per_second);
-    if (!summary.validation) return;
-    print_validation(summary, "nats per token");
-    fmt::print("of all validation pairs: {:.4f} nats per token\n", summary.validation->loss());
+  void assign(const Json& record, const std::string& where) {
+    train::assign_all(run_->settings(), record.at("settings"), where);
+    for (const auto& [key, path] : paths()) {
+      if (path->empty()) *path = io::path_from_json(record.at(key));
+    }
   }
+
+  // The first rank's, for only it needs to see the folder and the model that training starts from.
+  void share_record(distributed::Group& group) {
+    Json record = Json::object({{"init", io::path_to_json(request_.init)}});
+    if (request_.leads()) {
+      record["settings"] = to_json(run_->settings());
+      if (!request_.init.empty()) record["model"] = run_->model();
+      for (const auto& [key, path] : paths()) record[key] = io::path_to_json(*path);
+    }
+    record = Json::parse(group.broadcast_text(0, record.dump()), "rank 0");
+    if (request_.leads()) return;
+    run_->set_preset(preset_);
+    request_.init = io::path_from_json(record.at("init"));
+    if (record.contains("model")) run_->set_model(record.at("model"), "rank 0");
+    assign(record, "rank 0");
+    given_.set_again();  // so that another command line is refused
+  }
+
+  // Before anything is created. A tokenizer may be given as its folder.
+  static void check_readable(std::string_view key, const std::string& path) {
+    std::error_code ignored;
+    const bool in_folder = key == "tokenizer" && std::filesystem::is_directory(path, ignored);
+    if (!path.empty())
+      reading([&] { return FileReader(in_folder ? path + "/tokenizer.json" : path).size(); });
+  }
+
+  void report(const CommonOptions& common, Json summary, bool interrupted) const {
+    const Json& progress = summary.at("progress");
+    if (common.json) {
+      summary["folder"] = io::path_to_json(request_.folder);
+      put_json(summary);
+    } else if (interrupted) {
+      fmt::print("stopped at step {}; continue with: multihead {} --out {} --resume\n",
+                 progress.at("step").as_int(), name, printable(request_.folder));
+    } else {
+      print(summary, progress);
+      fmt::print("model in {}\n", printable(request_.folder));
+    }
+  }
+
+  void print(const Json& summary, const Json& progress) const {
+    fmt::print("{} parameters trained", summary.at("parameters").as_int());
+    const Json common = train::to_json(train::RunSummary());
+    for (const JsonMember& m : summary.members()) {
+      if (common.contains(m.key) || m.key.view() == "validation") continue;
+      const auto count = m.value.is_array() ? static_cast<int64_t>(m.value.size()) : m.value.as_int();
+      fmt::print(", {} {}", count, words(m.key));
+    }
+    fmt::print(", {} steps, {} tokens in {} ({:.0f} tokens/s)\n", progress.at("step").as_int(),
+               progress.at("tokens").as_int(), train::duration_text(progress.at("seconds").as_double()),
+               number(summary.at("tokens_per_second")));
+    const Json* validation = summary.find("validation");
+    if (validation == nullptr) return;
+    fmt::print("validation loss {:.4f} -> {:.4f} nats per {}\n", number(progress.at("first_loss")),
+               number(summary.at("kept_loss")), kind_.unit);
+    std::string rates, counts;
+    for (const JsonMember& m : validation->members()) {
+      if (m.value.is_integer()) {
+        counts += concat(counts.empty() ? "" : ", ", m.value.as_int(), " ", words(m.key));
+      } else {
+        rates += fmt::format("{} {} {:.4f}", rates.empty() ? "" : ",", words(m.key), number(m.value));
+      }
+    }
+    fmt::print("all validation data ({}):{}\n", counts, rates);
+  }
+
+  // "macro_f1" -> "macro f1".
+  static std::string words(std::string text) {
+    std::ranges::replace(text, '_', ' ');
+    return text;
+  }
+  static double number(const Json& json) { return json.is_null() ? NAN : json.as_double(); }
+
+  const train::Kind& kind_;
+  std::unique_ptr<train::AnyRun> run_;
+  train::RunRequest& request_ = run_->request();
+  std::string preset_ = "tiny";
+  GivenFlags given_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verb> make_train_lm() { return std::make_unique<TrainLm>(); }
-std::unique_ptr<Verb> make_train_seq2seq() { return std::make_unique<TrainSeq2Seq>(); }
+void add_training(Verbs& verbs) {
+  for (const train::Kind* kind : train::kinds()) verbs.push_back(std::make_unique<TrainVerb>(*kind));
+}
 
 }  // namespace multihead::cli

@@ -1,4 +1,4 @@
-// What classifiers have in common. Private to embed/.
+// Shared by the classifiers. Private to embed/.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the files of a folder say beside the model. Private to embed/.
+// Reads the files of a folder other than the model. Private to embed/.
 #pragma once
 
 #include <algorithm>

@@ -24,7 +24,7 @@ class ImageClassifier {
   /// Dtypes    any, 0 to 255 -> f32
   /// Throws    ShapeError
   Tensor pixels(const Tensor& images) const;
-  /// Of images as pixels() takes them: [n, num_labels()] f32.
+  /// The logits of images as pixels() takes them: [n, num_labels()] f32.
   Tensor logits(const Tensor& images) const;
 
   /// As TextClassifier::scores().

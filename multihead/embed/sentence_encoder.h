@@ -30,7 +30,8 @@ struct EncodeTextOptions {
   std::optional<bool> normalize = {};
   int64_t truncate_dim = 0;     ///< keeps this many columns (Matryoshka), before `normalize`; 0: all
   int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
-  /// Of activations (Autocast): bf16 rounds the inputs of attention and, with bf16 weights, of products.
+  /// The dtype of activations (Autocast): bf16 rounds the inputs of attention and, with bf16 weights, of
+  /// products.
   Dtype precision = Dtype::f32;
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
@@ -53,15 +54,15 @@ class SentenceEncoder {
   /// unknown prompt).
   Tensor encode(std::span<const std::string> texts, const EncodeTextOptions& options = {}) const;
 
-  /// What encode() computes of a text's tokens, with gradients; length 1 if `normalize`. Dropout is active if
-  /// and only if `rng` is given. [S, dim()].
+  /// The vectors that encode() computes from tokens, with gradients; length 1 if `normalize`. Dropout is
+  /// active if and only if `rng` is given. [S, dim()].
   Tensor vectors(const models::TokenRows& rows, bool normalize, Rng* rng = nullptr) const;
   /// A text as encode() reads it, with the folder's default prompt prepended.
   std::vector<int32_t> tokens(const std::string& text, int64_t max_length) const;
-  /// Of the encoder; a Dense layer is not trained.
+  /// Visits the encoder; a Dense layer is not trained.
   void visit(nn::Visitor& visitor) { visitor("encoder", encoder_); }
 
-  /// What a folder of sentence-transformers holds besides encoder and tokenizer, by the name of the part of
+  /// The files of a folder of sentence-transformers besides encoder and tokenizer, by the name of the part of
   /// the folder; "": the folder itself.
   std::map<std::string, io::CheckpointContents> module_files() const;
 

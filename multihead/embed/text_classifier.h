@@ -24,8 +24,8 @@ struct ClassifyOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// A tokenizer and an encoder with a head for sequences. The logits of a text have the same bits in whatever
-/// company.
+/// A tokenizer and an encoder with a head for sequences. The logits of a text have the same bits in any
+/// batch.
 class TextClassifier {
  public:
   /// Reads an encoder's folder (…ForSequenceClassification). Throws IoError, FormatError; ValueError for
@@ -38,8 +38,8 @@ class TextClassifier {
   Tensor logits(std::span<const std::string> texts, const ClassifyOptions& options = {}) const;
   Tensor logits(std::span<const TextPair> pairs, const ClassifyOptions& options = {}) const;
 
-  /// What transformers' text-classification makes of logits [n, num_labels()]: label_probabilities(), or the
-  /// logits themselves, by the folder's problem_type.
+  /// Scores of logits [n, num_labels()] as transformers' text-classification has them: label_probabilities(),
+  /// or the logits themselves, by the folder's problem_type.
   Tensor scores(const Tensor& logits) const;
 
   /// Whether rank's score is the logistic function of a logit: of a single label, unless the folder's
@@ -63,7 +63,7 @@ class TextClassifier {
   std::optional<bool> sigmoid_;
 };
 
-/// Of logits [n, labels]: their softmax; the logistic function of each, of a single label or of labels that
+/// The softmax of logits [n, labels]; the logistic function of each, of a single label or of labels that
 /// do not exclude each other; the logits, of a regression.
 Tensor label_probabilities(const Tensor& logits,
                            models::ProblemType problem_type = models::ProblemType::unstated);

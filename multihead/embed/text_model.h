@@ -1,4 +1,4 @@
-// What turns a text's tokens into vectors.
+// Turns a text's tokens into vectors.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class TextModel {
   /// Throws IoError, FormatError, ValueError (an encoder-decoder model, of which only T5's can be packed).
   static TextModel load(const std::string& folder, std::optional<nn::WeightDtype> weights = {});
 
-  /// Of every token: [N, embed_dim]. Dropout is active if and only if `rng` is given.
+  /// The features of every token, [N, embed_dim]. Dropout is active if and only if `rng` is given.
   Tensor features(const models::TokenRows& rows, Rng* rng = nullptr) const;
 
   int64_t context() const;

@@ -53,7 +53,7 @@ class TokenClassifier {
   /// max_length: tokens of a text that are read; 0: the model's context.
   TokenClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length = 0);
 
-  /// Of each text, in its order. As the token-classification pipeline of transformers gives them.
+  /// The entities of each text, in its order, as transformers' token-classification pipeline gives them.
   std::vector<std::vector<Entity>> entities(std::span<const std::string> texts,
                                             const EntityOptions& options = {}) const;
 

@@ -62,12 +62,12 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
   using enum Stored;
   static const std::vector<ConfigField<C>> fields = {
       {"vocab_size", &C::vocab_size, always, kSize},
-      {"context", &C::context, always, kSize},
-      {"num_layers", &C::num_layers, always, kLayers},
-      {"num_heads", &C::num_heads, always, kSize},
-      {"embed_dim", &C::embed_dim, always, kSize},
+      {"context", &C::context, always, kSize, "context", "maximum sequence length in tokens"},
+      {"num_layers", &C::num_layers, always, kLayers, "layers", "Transformer layers"},
+      {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
+      {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
       {"head_dim", &C::head_dim, later, kSizeOrNone},
-      {"ffn_dim", &C::ffn_dim, always, kSize},
+      {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
       {"shared_layers", &C::shared_layers, later},
       {"word_dim", &C::word_dim, always, kSize},
       {"token_types", &C::token_types, always, kSizeOrNone},
@@ -96,8 +96,10 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"mean_pooling", &C::mean_pooling, later},
       {"num_labels", &C::num_labels, always, kSizeOrNone},
       {"problem_type", &C::problem_type, later},
-      {"dropout_p", &C::dropout_p, always, kProbability},
-      {"attention_dropout_p", &C::attention_dropout_p, always, kProbability},
+      {"dropout_p", &C::dropout_p, always, kProbability, "dropout",
+       "dropout on embeddings and sub-layer outputs"},
+      {"attention_dropout_p", &C::attention_dropout_p, always, kProbability, "attention-dropout",
+       "dropout on attention weights"},
       {"ffn_dropout_p", &C::ffn_dropout_p, later, kProbability},
       {"init_std", &C::init_std, always, kPositive}};
   return fields;

@@ -3,9 +3,9 @@
 
 #include "multihead/distributed/local_group.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/testing/encoder_run.h"
 #include "multihead/train/tasks/classifier_run.h"
 #include "multihead/train/tasks/embedder_run.h"
-#include "multihead/train/tasks/encoder_fixture-inl.h"
 #include "multihead/train/tasks/language_model_run.h"
 #include "multihead/train/tasks/masked_lm_run.h"
 #include "multihead/train/tasks/seq2seq_run.h"

@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/text/corpus/corpus.h"
+#include "multihead/train/data/rows.h"
 #include "multihead/train/data/windows.h"
 
 namespace multihead::train {
@@ -40,15 +41,7 @@ class Measure {
   std::vector<int64_t> bytes_, characters_;
 };
 
-// First tokens of the windows to look at, evenly spread over `count` of them.
-std::vector<int64_t> begins_of(int64_t count, int64_t wanted, int64_t stride) {
-  if (wanted == 0 || wanted > count) wanted = count;
-  std::vector<int64_t> begins;
-  for (int64_t i = 0; i < wanted; ++i) begins.push_back(i * count / wanted * stride);
-  return begins;
-}
-
-// What windows before have predicted, all but the last `fresh` tokens, is read and not predicted again.
+// All but the last `fresh` targets are ignored: earlier windows have predicted them.
 void ignore_known(WindowBatch& batch, std::span<const int64_t> begins, int64_t fresh) {
   const int64_t context = batch.targets.size(1);
   for (size_t row = 0; row < begins.size(); ++row) {
@@ -62,6 +55,15 @@ void ignore_known(WindowBatch& batch, std::span<const int64_t> begins, int64_t f
 
 double TextLoss::perplexity() const { return std::exp(loss()); }
 double TextLoss::bits_per_byte() const { return nats / std::numbers::ln2 / static_cast<double>(bytes); }
+
+Json to_json(const TextLoss& l) {
+  return Json::object({{"loss", number_or_null(l.loss())},
+                       {"perplexity", number_or_null(l.perplexity())},
+                       {"nats_per_character", number_or_null(l.nats_per_character())},
+                       {"bits_per_byte", number_or_null(l.bits_per_byte())},
+                       {"tokens", l.tokens},
+                       {"bytes", l.bytes}});
+}
 
 TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tokens,
                   const EvaluateOptions& options, const text::Tokenizer* tokenizer) {
@@ -81,7 +83,8 @@ TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tok
   MH_CHECK(stride <= context, ValueError, "evaluate: stride must be in [1, context ", context, "], got ",
            stride);
   const int64_t windows = last < context ? 0 : (last - context) / stride + 1;
-  const std::vector<int64_t> begins = begins_of(windows, options.windows, stride);
+  std::vector<int64_t> begins = spread_rows(windows, options.windows);
+  for (int64_t& begin : begins) begin *= stride;
   const int64_t count = std::ssize(begins), batches = (count + options.batch - 1) / options.batch;
   // The tokens after the last window: read with as many before them as the others.
   const int64_t done = windows > 0 ? (windows - 1) * stride + context : 0, rest = last - done,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "multihead/core/text/json.h"
 #include "multihead/models/language_model.h"
 #include "multihead/text/corpus/token_file.h"
 #include "multihead/text/tokenizer/tokenizer.h"
@@ -33,6 +34,8 @@ struct TextLoss {
   double bits_per_byte() const;
   double nats_per_character() const { return nats / static_cast<double>(characters); }
 };
+
+Json to_json(const TextLoss& loss);
 
 /// Throws FormatError unless there are at least two tokens, ValueError (options; a token outside the
 /// vocabulary). Bytes and characters are counted if a tokenizer is given.

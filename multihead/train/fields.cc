@@ -48,6 +48,15 @@ Number parse(std::string_view what, std::string_view text, const char* kind) {
 
 }  // namespace
 
+std::string current_name(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {{"ffn-width", "ff"},
+                                                                        {"ffn_width", "ff"}};
+  for (const auto& [before, now] : kRenamed) {
+    if (name == before) return std::string(now);
+  }
+  return std::string(name);
+}
+
 int64_t parse_integer(std::string_view what, std::string_view text) {
   return parse<int64_t>(what, text, "whole number");
 }
@@ -121,8 +130,9 @@ Json to_json(const std::vector<Field>& fields) {
 
 void assign_all(const std::vector<Field>& fields, const Json& object, std::string_view where) {
   for (const auto& [key, value] : object.members()) {
-    const auto field = std::find_if(fields.begin(), fields.end(),
-                                    [&, &key = key](const Field& f) { return key_of(f) == key.view(); });
+    const auto field = std::find_if(fields.begin(), fields.end(), [&, &key = key](const Field& f) {
+      return key_of(f) == current_name(key);
+    });
     MH_CHECK(field != fields.end(), FormatError, where, ": unknown setting ", quote(key));
     try {
       assign(*field, value);

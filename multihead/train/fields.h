@@ -40,10 +40,10 @@ Choice choice(Enum& value) {
           [&value](size_t i) { value = static_cast<Enum>(i); }};
 }
 
-/// Those of a model's configuration that have a flag: sizes, from the flag `first` on, then lengths, then the
-/// rest.
+/// The fields of a model's configuration that have a flag, in the table's order.
 template <class Config>
-void add_model_fields(std::vector<Field>& list, Config& config, std::string_view first) {
+std::vector<Field> model_fields(Config& config) {
+  std::vector<Field> list;
   for (const models::ConfigField<Config>& field : models::config_fields<Config>()) {
     if (field.flag == nullptr) continue;
     const auto add = [&](auto& value) {
@@ -56,12 +56,20 @@ void add_model_fields(std::vector<Field>& list, Config& config, std::string_view
     };
     std::visit([&](auto member) { add(config.*member); }, field.member);
   }
-  // In config.json, lengths come first.
-  const auto at = [&](std::string_view name) {
-    return std::find_if(list.begin(), list.end(), [&](const Field& field) { return field.name == name; });
-  };
-  std::rotate(list.begin(), at(first), at("positions"));
+  return list;
 }
+
+/// The same with sizes, from the flag `first` on, before lengths, which come first in config.json.
+template <class Config>
+void add_model_fields(std::vector<Field>& list, Config& config, std::string_view first) {
+  std::vector<Field> all = model_fields(config);
+  std::rotate(all.begin(), std::ranges::find(all, first, &Field::name),
+              std::ranges::find(all, std::string_view("positions"), &Field::name));
+  list.insert(list.end(), all.begin(), all.end());
+}
+
+/// The name that a setting of an earlier version has now; most have kept theirs. With - or _ between words.
+std::string current_name(std::string_view name);
 
 /// Reads a value as written on a command line. Throws ValueError: "--lr must be a number, got "x"".
 void assign(const Field& field, std::string_view text);
@@ -70,11 +78,12 @@ void assign(const Field& field, const Json& value);
 Json to_json(const Field& field);
 /// Throws ValueError: "train: --steps must be at least 1, got 0".
 void check_least(const std::vector<Field>& fields);
-/// Those that a resumed run must share.
+/// The fields that a resumed run must share.
 std::vector<Field> identity(std::vector<Field> fields);
 /// {"weight_decay": 0.1, …}: names with underscores.
 Json to_json(const std::vector<Field>& fields);
-/// Members without a field throw FormatError; fields without a member keep their value.
+/// Names of earlier versions are understood. Members without a field throw FormatError; fields without a
+/// member keep their value.
 void assign_all(const std::vector<Field>& fields, const Json& object, std::string_view where);
 
 /// Decimal integers and finite numbers, in any locale. Throws ValueError naming `what`.

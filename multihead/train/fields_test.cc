@@ -71,6 +71,14 @@ TEST(FieldsTest, JsonGoesBothWays) {
       ThrowsMessage<FormatError>(HasSubstr("\"layers\"")));
 }
 
+TEST(FieldsTest, NamesOfEarlierVersionsAreUnderstoodInFiles) {
+  LanguageModelSettings s;
+  assign_all(fields(s), Json::object({{"ffn_width", 24}}), "f.json");
+  EXPECT_EQ(s.model.ffn_dim, 24);
+  EXPECT_EQ(current_name("ffn-width"), "ff");
+  EXPECT_EQ(current_name("width"), "width");
+}
+
 TEST(FieldsTest, IdentityLeavesOutWhatIsOnlyReported) {
   LanguageModelSettings s;
   const Json before = identity_of(s);

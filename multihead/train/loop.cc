@@ -106,7 +106,7 @@ bool TrainLoop::restore_best() {
   return restores;
 }
 
-// What a rank that does not lead is told to do.
+// Obeys the leader until it ends the run.
 Ending TrainLoop::follow() {
   while (true) {
     std::array<int64_t, 2> order = {};
@@ -194,7 +194,7 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<co
     const double weight = static_cast<double>(targets[static_cast<size_t>(micro)]) /
                           static_cast<double>(std::max<int64_t>(total, 1)) * part.share;
     const double value = part.value.item();
-    // Of shards, all ranks hear first: every rank fails with the same words.
+    // Of several ranks, all get the loss first: every rank fails with the same message.
     if (!std::isfinite(value) && options_.parallel == nullptr) {
       fail_loss(value, progress_.step, optimizer_.parameters());
     }

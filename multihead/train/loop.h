@@ -45,13 +45,13 @@ class Task {
   virtual std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const;
   /// The mean validation loss in nats; none without validation data.
   virtual std::optional<double> evaluate(const Sharing& sharing) = 0;
-  /// What else the latest evaluate() measured, by name: "accuracy".
+  /// Other results of the latest evaluate(), by name: "accuracy".
   virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
   /// Adds the files of the model.
   virtual void save(io::CheckpointContents& contents) = 0;
   /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
   virtual void load(const std::string& path) = 0;
-  /// What a resumed run must share with the interrupted one: sizes, data, seed …
+  /// The settings and data that a resumed run must share with the interrupted one: sizes, seed …
   virtual Json identity() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a run keeps: its checkpoints, and how it goes on from one.
+// The checkpoints of a run: written, pruned, resumed from.
 #include <array>
 #include <limits>
 
@@ -8,6 +8,7 @@
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
 #include "multihead/io/staging.h"
+#include "multihead/train/fields.h"
 #include "multihead/train/loop.h"
 
 namespace multihead::train {
@@ -90,7 +91,8 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   MH_CHECK(identity != nullptr && identity->is_object(), FormatError, file,
            ": \"identity\" must be an object");
   const Json now = task_.identity();
-  Json before = *identity;
+  Json before = Json::object();
+  for (const JsonMember& member : identity->members()) before[current_name(member.key)] = member.value;
   // Runs from before there was a choice.
   if (now.contains("precision") && !before.contains("precision")) before["precision"] = "f32";
   if (now.contains("shards") && !before.contains("shards")) before["shards"] = 1;

@@ -20,7 +20,7 @@ models::AdapterOptions adapter_options(const LoraSettings& settings);
 
 namespace detail {
 
-// What a task trains, and what PEFT calls that.
+// The network that a task trains, and PEFT's name for its kind.
 inline auto& network_of(models::LanguageModel& model) { return model; }
 inline auto& network_of(models::Seq2Seq& model) { return model; }
 inline auto& network_of(models::Encoder& model) { return model; }
@@ -41,10 +41,14 @@ class LoraTask : public Task {
   /// `inner` outlives this and holds the weights of `init`.
   LoraTask(Inner& inner, const TrainingSettings& settings, const std::string& init)
       : inner_(inner), init_(init), adapter_(make_adapter(settings)) {
-    const std::vector<std::string> names = fresh_names();
+    const std::vector<std::string>& names = inner.fresh();
     for (nn::NamedTensor& p : nn::named_parameters(network())) {
       const bool is_fresh = std::find(names.begin(), names.end(), p.name) != names.end();
-      is_fresh ? fresh_.push_back(p) : static_cast<void>(p.tensor.set_requires_grad(false));
+      if (is_fresh) {
+        fresh_.push_back(p);
+      } else {
+        p.tensor.set_requires_grad(false);
+      }
     }
     whole_ = stored_names();
   }
@@ -71,7 +75,7 @@ class LoraTask : public Task {
   }
   Json identity() const override { return inner_.identity(); }
 
-  /// What is trained.
+  /// The trained parameters are visited by the task itself.
   LoraTask& model() { return *this; }
   /// The model has the weights of the adapter.
   void merge() {
@@ -92,10 +96,6 @@ class LoraTask : public Task {
     return {nn::named_parameters(network()), models::weight_map(network()), adapter_options(settings.lora),
             rng};
   }
-  std::vector<std::string> fresh_names() const {
-    if constexpr (requires { inner_.fresh(); }) return inner_.fresh();
-    return {};
-  }
   std::vector<std::pair<std::string, Tensor>> stored_names() {
     models::WeightMap map = models::weight_map(network());
     std::erase_if(map, [&](const models::WeightRule& rule) {
@@ -111,19 +111,5 @@ class LoraTask : public Task {
   std::vector<nn::NamedTensor> fresh_;
   std::vector<std::pair<std::string, Tensor>> whole_;  // the same, as stored
 };
-
-/// run_to_end(), of the task or, with --lora-rank, of an adapter to its model.
-template <class Summary, class Run, class RunTask, class Validate>
-void run_or_adapt(const Run& run, RunFolder* folder, RunTask& task, bool restore_best, Summary& summary,
-                  Validate&& validate) {
-  if (run.settings.lora.rank == 0) {
-    return run_to_end(run, folder, task, restore_best, summary, std::forward<Validate>(validate));
-  }
-  LoraTask<RunTask> adapted(task, run.settings, run.init);
-  run_to_end(run, folder, adapted, restore_best, summary, [&] {
-    adapted.merge();  // where the leader's weights have arrived
-    return validate();
-  });
-}
 
 }  // namespace multihead::train

@@ -4,9 +4,9 @@
 
 #include "multihead/embed/text_classifier.h"
 #include "multihead/io/json.h"
+#include "multihead/testing/encoder_run.h"
 #include "multihead/train/tasks/classifier_run.h"
 #include "multihead/train/tasks/embedder_run.h"
-#include "multihead/train/tasks/encoder_fixture-inl.h"
 #include "multihead/train/tasks/language_model_run.h"
 
 namespace multihead::train {
@@ -67,7 +67,7 @@ TEST_F(LoraTest, AnEmbedderLearnsWithGradientCaching) {
   auto r = run<EmbedderRun>("pairs.tsv", "tuned");
   r.settings.chunk = 3;
   const EmbedderSummary summary = train_embedder(r);
-  EXPECT_LT(summary.validation->loss, summary.progress.first_loss - 0.1);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss - 0.1);
   const auto encoder = embed::SentenceEncoder::load(path("tuned")),
              base = embed::SentenceEncoder::load(path("bert"));
   const std::vector<std::string> text = {"the cat"};

@@ -34,7 +34,7 @@ std::string csv_line(const Json& json) {
   return line + "\n";
 }
 
-// What a run can report in years; a larger file is none of ours.
+// A run reports less in years; a larger file is none of ours.
 constexpr uint64_t kLargestMetrics = uint64_t{1} << 28;
 
 // The lines up to `step` of an earlier process; a last line cut short by a kill is no JSON and goes, too.

@@ -1,10 +1,12 @@
 // A complete run around its task: paths, the loop with metrics, the summary.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ using io::kRunFile;
 struct RunRequest {
   std::string data = {};       ///< training data
   std::string tokenizer = {};  ///< a tokenizer.json or its folder; empty: one is trained
+  std::string valid = {};      ///< validation data, of kinds that take a file of it; empty: none
   /// A model folder whose weights training starts from, and whose tokenizer it takes if `tokenizer` is empty.
   /// The settings describe its model, see start_from(). Empty: random weights.
   std::string init = {};
@@ -42,6 +45,12 @@ struct RunRequest {
   bool leads() const { return rank() == 0; }
 };
 
+/// A request and the settings of its kind.
+template <class S>
+struct RunOf : RunRequest {
+  S settings = {};
+};
+
 /// The result of a run.
 struct RunSummary {
   Ending ending = Ending::finished;
@@ -52,6 +61,11 @@ struct RunSummary {
   int64_t parameters = 0;
   int64_t peak_bytes = 0;        ///< held by tensors
   double tokens_per_second = 0;  ///< targets per second of training steps
+};
+/// The same, with the score of the kept model on all validation data.
+template <class Score>
+struct ScoredSummary : RunSummary {
+  std::optional<Score> validation;
 };
 
 /// Trains `task`, whose parameters these are, with the optimiser of the settings. Reports to the request's
@@ -65,30 +79,6 @@ std::vector<nn::NamedTensor> trained_parameters(Model& model) {
   std::vector<nn::NamedTensor> all = nn::named_parameters(model);
   std::erase_if(all, [](const nn::NamedTensor& p) { return !p.tensor.requires_grad(); });
   return all;
-}
-
-/// Trains a model of any kind and, unless interrupted, publishes it with its summary. `validate` measures
-/// the model that is kept, if there is something to measure it on; all ranks call it. `folder` is the
-/// leader's.
-template <class Summary, class Run, class RunTask, class Validate>
-void run_to_end(const Run& run, RunFolder* folder, RunTask& task, bool restore_best, Summary& summary,
-                Validate&& validate) {
-  LoopOptions options = {.schedule = schedule_of(run.settings, run.settings.model.embed_dim),
-                         .restore_best = restore_best,
-                         .run = folder != nullptr ? folder->run() : ""};
-  static_cast<RunSummary&>(summary) =
-      run_task(task, trained_parameters(task.model()), run, run.settings, std::move(options));
-  if (summary.ending == Ending::interrupted) return;
-  summary.validation = validate();
-  if (on_any(run.group, summary.validation && run.should_stop && run.should_stop())) {
-    summary.validation.reset();
-    summary.ending = Ending::interrupted;
-  }
-  if (summary.ending == Ending::interrupted || !run.leads()) return;
-  io::CheckpointContents model;
-  task.save(model);
-  folder->publish(model);
-  folder->write_summary(to_json(summary));
 }
 
 /// The dropout of a micro-batch: random streams of its own, apart from those of the initial weights.
@@ -110,15 +100,6 @@ void copy_weights(Model& to, Model from, const std::string& source) {
 
 /// Throws ValueError: more ranks than shards, an adapter without a model whose weights stay.
 void check_request(const RunRequest& request, const TrainingSettings& settings);
-/// The run with its shards chosen. Throws ValueError: settings that cannot be, what check_request() refuses.
-template <class Run>
-Run checked(Run run) {
-  run.settings.shards = shards_of(run.settings, run.ranks());
-  check(run.settings);
-  check_request(run, run.settings);
-  return run;
-}
-
 /// The leader's folder; null on the other ranks.
 std::unique_ptr<RunFolder> folder_of(const RunRequest& request);
 /// Whose tokenizers a run has: its checkpoint's, so that a resumed run goes on with those it began with, or
@@ -134,17 +115,6 @@ text::Tokenizer tokenizer_of(const RunRequest& request, const RunFolder* folder,
 /// every rank reads them, are others than the leader's. All ranks call it.
 void check_alike(const RunRequest& request, const TrainingSettings& settings, const Json& identity,
                  const std::vector<nn::NamedTensor>& weights = {});
-
-/// Begins the leader's folder unless the run is resumed. Returns whether it did.
-template <class Run>
-bool begin_run(const Run& run, RunFolder* folder) {
-  if (folder == nullptr || folder->checkpoint()) return false;
-  auto settings = run.settings;
-  Json record = to_json(run, fields(settings));
-  if constexpr (requires { run.valid; }) record["valid"] = io::path_to_json(run.valid);
-  folder->begin(std::move(record));
-  return true;
-}
 
 /// The weights that training starts from, on every rank: those of load(init), if it is given and the run
 /// begins or adapts it, else the leader's own.
@@ -166,8 +136,20 @@ TrainingMemory training_memory(const TrainingSettings& settings, int64_t weights
 /// Throws MemoryError unless this many weights, their gradients and the optimiser's state fit into memory.
 void check_training_memory(const TrainingSettings& settings, int64_t weights, int ranks = 1);
 
-/// For kRunFile and summary.json; each kind of run adds its own fields.
+/// For kRunFile.
 Json to_json(const RunRequest& request, const std::vector<Field>& settings);
+/// For summary.json.
 Json to_json(const RunSummary& summary);
+/// The same with what its kind counts and measures.
+template <std::derived_from<RunSummary> Summary>
+Json to_json(const Summary& summary) {
+  Json json = to_json(static_cast<const RunSummary&>(summary));
+  if constexpr (requires { summary.counts(); }) {
+    const Json counts = summary.counts();
+    for (const JsonMember& count : counts.members()) json[count.key] = count.value;
+  }
+  if (summary.validation) json["validation"] = to_json(*summary.validation);
+  return json;
+}
 
 }  // namespace multihead::train

@@ -43,7 +43,7 @@ class RunFolderTest : public testing::Test {
     train_language_model(run);
   }
   void train_translator(const std::string& folder, bool resume, bool overwrite) const {
-    Seq2SeqRun run{{.data = root_ / "pairs.tsv", .tokenizer = {}, .folder = folder}, {}, {}};
+    Seq2SeqRun run{{.data = root_ / "pairs.tsv", .tokenizer = {}, .folder = folder}, {}};
     run.resume = resume, run.overwrite = overwrite;
     Seq2SeqSettings& s = run.settings;
     s.model.encoder_layers = s.model.decoder_layers = 1;
@@ -130,7 +130,7 @@ struct Foreign {
   Make make;
 };
 
-// What may lie under a name that a run writes without being the run's.
+// Nodes that may lie under a name that a run writes without being the run's.
 const std::vector<Foreign>& foreign_things() {
   static const std::vector<Foreign> table = [] {
     std::vector<Foreign> list = {

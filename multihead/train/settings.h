@@ -20,7 +20,7 @@ constexpr auto enum_words(OptimizerChoice) {
   return std::to_array<std::string_view>({"adamw", "adam", "sgd"});
 }
 
-/// Of products and attention while training, see Autocast; weights and optimiser are f32.
+/// The dtype of products and attention while training, see Autocast; weights and optimiser are f32.
 enum class Precision { f32, bf16 };
 constexpr auto enum_words(Precision) { return std::to_array<std::string_view>({"f32", "bf16"}); }
 constexpr Dtype dtype_of_products(Precision p) { return p == Precision::bf16 ? Dtype::bf16 : Dtype::f32; }

@@ -1,19 +1,7 @@
 """Complete training runs, from a text file to tokenizer, model and metrics; evaluation; model checks."""
 
-import os
-
 from . import _core, distributed
-from ._core import (
-    check_encoder,
-    check_language_model,
-    check_translator,
-    classifier_settings,
-    embedder_settings,
-    evaluate,
-    language_model_settings,
-    masked_lm_settings,
-    seq2seq_settings,
-)
+from ._core import check_encoder, check_language_model, check_translator, evaluate
 
 
 class _Bar:
@@ -57,10 +45,7 @@ def train_language_model(
     Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
     Under mpirun or srun all processes train together (multihead.distributed); the first one calls back and writes.
     """
-    tokenizer = _choose(tokenizer, settings)
-    return _run(
-        _core.train_language_model, (data, folder, settings, preset, tokenizer, init, resume, overwrite), callback, progress
-    )
+    return _run("lm", data, folder, settings, preset, "", tokenizer, init, resume, overwrite, callback, progress)
 
 
 def train_seq2seq(
@@ -86,10 +71,7 @@ def train_seq2seq(
     init         a translator's folder to fine-tune
     callback, progress, Ctrl-C and resume=True as in train_language_model().
     """
-    tokenizer = _choose(tokenizer, settings)
-    return _run(
-        _core.train_seq2seq, (data, folder, settings, preset, valid, tokenizer, init, resume, overwrite), callback, progress
-    )
+    return _run("seq2seq", data, folder, settings, preset, valid, tokenizer, init, resume, overwrite, callback, progress)
 
 
 def train_classifier(
@@ -104,7 +86,7 @@ def train_classifier(
     settings     as classifier_settings() lists them: steps, batch, lr, freeze=True (the head alone) ...
     callback, progress, Ctrl-C and resume=True as in train_language_model(); evaluations have accuracy and macro_f1.
     """
-    return _run(_core.train_classifier, (data, folder, settings, valid, init, resume, overwrite), callback, progress)
+    return _run("classifier", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
 
 
 def train_embedder(
@@ -118,7 +100,7 @@ def train_embedder(
                  held at a time: large batches in little memory) ...
     The rest as in train_classifier(); evaluations have recall_at_1 and recall_at_10.
     """
-    return _run(_core.train_embedder, (data, folder, settings, valid, init, resume, overwrite), callback, progress)
+    return _run("embedder", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
 
 
 def train_masked_lm(
@@ -131,20 +113,37 @@ def train_masked_lm(
     tokenizer   a tokenizer.json or its folder, which has [MASK] or <mask>; "": init's, or a new one
     The rest as in train_language_model(); evaluations have accuracy.
     """
-    return _run(
-        _core.train_masked_lm, (data, folder, settings, preset, tokenizer, init, resume, overwrite), callback, progress
-    )
+    return _run("mlm", data, folder, settings, preset, "", tokenizer, init, resume, overwrite, callback, progress)
 
 
-def _choose(tokenizer, settings):
-    """The tokenizer file; the type of a new tokenizer is a setting."""
-    if tokenizer not in ("char", "bpe"):
-        return tokenizer
-    settings["tokenizer"] = tokenizer
-    return ""
+def language_model_settings(preset):
+    """All settings of train_language_model() with the values of a preset ('tiny', 'small', 'tutorial')."""
+    return _core.settings("lm", preset)
 
 
-def _run(run, arguments, callback, progress):
+def seq2seq_settings(preset):
+    """All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base')."""
+    return _core.settings("seq2seq", preset)
+
+
+def masked_lm_settings(preset):
+    """All settings of train_masked_lm() with the values of a preset ('tiny', 'small', 'base')."""
+    return _core.settings("mlm", preset)
+
+
+def classifier_settings():
+    """All settings of train_classifier(); dropout is the encoder's."""
+    return _core.settings("classifier", "")
+
+
+def embedder_settings():
+    """All settings of train_embedder(); dropout is the encoder's."""
+    return _core.settings("embedder", "")
+
+
+def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, overwrite, callback, progress):
+    if tokenizer in ("char", "bpe"):  # the type of a new one
+        settings, tokenizer = {**settings, "tokenizer": tokenizer}, ""
     leads = distributed.group().rank == 0
     bar = _Bar() if progress and leads else None
 
@@ -155,8 +154,8 @@ def _run(run, arguments, callback, progress):
             callback(event, fields)
 
     try:
-        paths = [os.fspath(x) if isinstance(x, os.PathLike) else x for x in arguments]
-        return run(*paths, tell if bar is not None or callback is not None else None)
+        tells = tell if bar is not None or callback is not None else None
+        return _core.train(kind, data, folder, settings, preset, valid, tokenizer, init, resume, overwrite, tells)
     finally:
         if bar is not None:
             bar.close()

@@ -70,6 +70,14 @@ def test_a_masked_lm_is_read_by_transformers(bert):
         assert a["token"] == b["token"] and abs(a["score"] - b["score"]) < 1e-5
 
 
+def test_a_setting_that_has_another_name_now_is_refused_with_it(bert):
+    with pytest.raises(TypeError, match="train mlm: unknown setting 'ffn_width'; it is now called 'ff'"):
+        mh.train_masked_lm(bert / "labels.tsv", bert / "out", ffn_width=8)
+    assert mh.train.masked_lm_settings("tiny")["ff"] == 0 and "freeze" in mh.train.classifier_settings()
+    with pytest.raises(ValueError, match="there is no kind of training called \"llm\""):
+        mh._core.settings("llm", "tiny")
+
+
 def test_an_adapter_is_peft_s(bert):
     mh.train_classifier(bert / "labels.tsv", bert / "out", init=bert / "bert", batch=8, lora_rank=3, lora_alpha=6, **FAST)
     assert not (bert / "out" / "model.safetensors").exists()

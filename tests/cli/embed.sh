@@ -51,7 +51,7 @@ expect 3 'holds 72 bytes' "$multihead" search model --data texts.txt --query a -
 expect 3 'an encoder; use' "$multihead" generate model --prompt the
 
 # Looked at and checked like other models.
-expect 0 '^ok +company' "$multihead" check model
+expect 0 '^ok +batch invariance' "$multihead" check model
 expect 0 '^ok +context' "$multihead" check model --weights q8
 expect 0 'page.html: [0-9]+ KiB$' "$multihead" attend model --text 'the cat sat' --beside 'a mat' --heads 0 --out page.html
 grep -q '"queries":\["\[CLS\]","the","cat","sat","\[SEP\]"\]' page.html || fail 'the page lacks the special tokens'

@@ -25,7 +25,7 @@ expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out clas
 expect 0 'accuracy 0\.[0-9]+|accuracy 1\.0' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true "${fast[@]}"
 expect 0 '42 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true --overwrite "${fast[@]}"
 
-expect 0 'recall@1 ' "$multihead" train embedder --init bert --data pairs.tsv --valid pairs.tsv --out embedder --batch 4 --chunk 2 "${fast[@]}"
+expect 0 'recall at 1 [01]\.' "$multihead" train embedder --init bert --data pairs.tsv --valid pairs.tsv --out embedder --batch 4 --chunk 2 "${fast[@]}"
 expect 0 '2 vectors of 20 dimensions' "$multihead" embed embedder --data two.txt --out v.npy
 expect 0 'nats per hidden token' "$multihead" train mlm --init bert --data text.txt --out mlm --max-length 16 --batch 2 "${fast[@]}"
 expect 0 '^ *0\.' "$multihead" fill-mask mlm --text 'the red [MASK] sat'
@@ -39,6 +39,7 @@ expect 0 'red sun' "$multihead" classify lora --data one.txt
 expect 0 'parameters' "$multihead" convert tuned merged
 [[ $("$multihead" generate tuned --prompt the --max-new-tokens 8 --quiet) == $("$multihead" generate merged --prompt the --max-new-tokens 8 --quiet) ]] || fail "a merged adapter says something else"
 
+expect 2 '"--ffn-width" is now called --ff; ' "$multihead" train mlm --data text.txt --out x --ffn-width 32
 expect 2 '--init DIR is required' "$multihead" train classifier --data labels.tsv --out x
 expect 3 'line 1 must have two columns' "$multihead" train classifier --init bert --data text.txt --out x
 expect 3 'nothing' "$multihead" train embedder --init nothing --data pairs.tsv --out x

@@ -32,7 +32,7 @@ Ids encoded(text::TextPieces& pieces, int64_t first, const text::Tokenizer& toke
   return all;
 }
 
-// What has been sent, until it has arrived.
+// Holds messages that have been sent until they have arrived.
 struct Parcel {
   int64_t size = 0;
   Ids ids;

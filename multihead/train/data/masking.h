@@ -1,4 +1,4 @@
-// What a masked language model is asked: some words of a text are hidden, and it is to guess them.
+// Masking: some words of a text are hidden, and a masked language model predicts them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the checks of all models share. Internal to train.
+// Shared by the checks of all models. Private to doctor/.
 #pragma once
 
 #include <algorithm>

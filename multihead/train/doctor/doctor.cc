@@ -58,8 +58,8 @@ void compare_steps(Cached& cached, const Tensor& tokens, const Tensor& whole, in
 }
 
 // Whether a few steps of AdamW overfit one batch of random tokens.
-void learn_by_heart(CheckResult& r, const std::vector<Tensor>& parameters, int64_t tokens,
-                    const Loss& loss_of_batch) {
+void overfit_batch(CheckResult& r, const std::vector<Tensor>& parameters, int64_t tokens,
+                   const Loss& loss_of_batch) {
   optim::AdamW optimizer(parameters, {.lr = 1e-3, .weight_decay = 0});
   double first = 0, last = 0;
   int64_t steps = 0;
@@ -164,7 +164,7 @@ class LanguageModelDoctor {
     LanguageModel copy = nn::clone(model_);
     const int64_t length = std::min<int64_t>(length_, 16);
     const Tensor x = tokens(2, length), y = tokens(2, length);
-    learn_by_heart(r, nn::parameters(copy), 2 * length, [&] { return copy.loss(x, y); });
+    overfit_batch(r, nn::parameters(copy), 2 * length, [&] { return copy.loss(x, y); });
   }
 
  private:
@@ -277,8 +277,7 @@ class TranslatorDoctor {
 
   void overfit(CheckResult& r) {
     Seq2Seq copy = nn::clone(model_);
-    learn_by_heart(r, nn::parameters(copy), 2 * length_,
-                   [&] { return copy.loss(source_, target_, labels_); });
+    overfit_batch(r, nn::parameters(copy), 2 * length_, [&] { return copy.loss(source_, target_, labels_); });
   }
 
  private:

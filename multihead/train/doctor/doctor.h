@@ -51,7 +51,7 @@ std::vector<CheckResult> check_translator(const models::Seq2Seq& model, const Do
 /// The same for encoders:
 ///   finite              features are finite
 ///   context             every token affects all features of its sequence and none of another
-///   company             a sequence has the same bits alone, in any batch and order
+///   batch invariance    a sequence has the same bits alone, in any batch and order
 ///   threads             gradients have the same bits on 1, 2 and 3 threads (not with packed weights)
 std::vector<CheckResult> check_encoder(const models::Encoder& model, const DoctorOptions& options = {});
 

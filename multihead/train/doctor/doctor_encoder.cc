@@ -45,7 +45,7 @@ class EncoderDoctor {
                       " features of other sequences change");
   }
 
-  void company(CheckResult& r) {
+  void batch_invariance(CheckResult& r) {
     const Tensor together = features(sequences_),
                  backwards = features(Sequences(sequences_.rbegin(), sequences_.rend()));
     int64_t different = 0, at = 0, end = backwards.size(0);
@@ -58,7 +58,7 @@ class EncoderDoctor {
       at += length, end -= length;
     }
     r.passed = different == 0;
-    r.detail = concat(different, " of ", sequences_.size(), " sequences depend on their company");
+    r.detail = concat(different, " of ", sequences_.size(), " sequences depend on the rest of their batch");
   }
 
   void threads(CheckResult& r) {
@@ -83,12 +83,15 @@ class EncoderDoctor {
 std::vector<CheckResult> check_encoder(const models::Encoder& model, const DoctorOptions& options) {
   using D = EncoderDoctor;
   if (model.packed_dtype()) {
-    return run_checks(D(model, options), options,
-                      {{"finite", &D::finite}, {"context", &D::context}, {"company", &D::company}});
+    return run_checks(
+        D(model, options), options,
+        {{"finite", &D::finite}, {"context", &D::context}, {"batch invariance", &D::batch_invariance}});
   }
-  return run_checks(
-      D(model, options), options,
-      {{"finite", &D::finite}, {"context", &D::context}, {"company", &D::company}, {"threads", &D::threads}});
+  return run_checks(D(model, options), options,
+                    {{"finite", &D::finite},
+                     {"context", &D::context},
+                     {"batch invariance", &D::batch_invariance},
+                     {"threads", &D::threads}});
 }
 
 }  // namespace multihead::train

@@ -18,7 +18,7 @@ class BucketSum {
   /// `bounds` cut the bucket into one slice per rank; messages have the tags first_tag + slice.
   BucketSum(distributed::Group& group, const ShardTree& tree, std::vector<int64_t> bounds, int first_tag);
 
-  /// Of each own shard, in ascending order; `gradient` is contiguous and becomes this object's.
+  /// Call it for each own shard, in ascending order; `gradient` is contiguous and becomes this object's.
   void add(int64_t shard, Tensor gradient);
   /// Sends and adds what it can without waiting. True: slice() is there, and nothing is on its way any more.
   bool advance();

@@ -193,8 +193,8 @@ double DataParallel::reduce() {
   return norm();
 }
 
-// Of every rank's slices, one rank after the other: where they begin, and the end, in units that begin with
-// each slice.
+// Begins of every rank's slices, one rank after the other, and their end, in units that begin with each
+// slice.
 std::vector<int64_t> DataParallel::packed_bounds(int64_t unit) const {
   std::vector<int64_t> bounds = {0};
   for (const std::vector<Range>& ranges : ranges_) {

@@ -1,5 +1,4 @@
-// What the ranks of a job have in common: those that would not compute the same are refused before the first
-// step.
+// Ranks of one job must compute the same: those that would not are refused before the first step.
 #include <unistd.h>
 
 #include <span>
@@ -15,7 +14,7 @@
 namespace multihead::train {
 namespace {
 
-// What decides the bits: in f32 AVX2 and AVX-512 agree; bf16 rounds by the instructions there are.
+// Describes what decides the bits: in f32 AVX2 and AVX-512 agree; bf16 rounds by the instructions there are.
 std::string arithmetic(const TrainingSettings& settings) {
   const kernels::Isa isa = kernels::current_isa();
   const bool tiles = kernels::has_tiles();

@@ -15,7 +15,7 @@ class ShardTree {
     int64_t begin = 0, end = 0;
     int left = -1, right = -1;          ///< children; -1: a leaf, one shard
     int first_rank = 0, last_rank = 0;  ///< ranks with shards in it
-    /// Of each slice of the sum, the rank that has it. A node's holder is one of its children's, so that each
+    /// The rank that has each slice of the sum. A node's holder is one of its children's, so that each
     /// slice of each node is one message at most, and the root's slice k lies on rank k.
     std::vector<int> holder = {};
     bool is_leaf() const { return left < 0; }

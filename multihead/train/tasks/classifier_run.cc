@@ -4,11 +4,9 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/files.h"
 #include "multihead/models/files/adapter.h"
-#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/loss.h"
-#include "multihead/train/lora.h"
+#include "multihead/train/data/rows.h"
 
 namespace multihead::train {
 namespace {
@@ -33,8 +31,8 @@ std::vector<int64_t> label_ids(const std::vector<std::string>& names,
   std::vector<int64_t> result;
   for (const std::string& label : labels) {
     const auto found = ids.find(label);
-    MH_CHECK(found != ids.end(), ValueError, "train: the validation texts have a label ", quote(label),
-             ", the training texts have none such");
+    MH_CHECK(found != ids.end(), ValueError, "train: the validation data has the label ", quote(label),
+             ", which the training data lacks");
     result.push_back(found->second);
   }
   return result;
@@ -47,23 +45,10 @@ Encodings encode(const text::LabelledTexts& texts, const text::Tokenizer& tokeni
                                                    s.model.token_types > 1);
 }
 
-uint64_t checksum_of(const text::LabelledTexts& texts) {
-  std::string joined;
-  for (size_t i = 0; i < texts.texts.size(); ++i) {
-    joined += texts.texts[i] + "\t" + (texts.seconds.empty() ? "" : texts.seconds[i] + "\t") +
-              texts.labels[i] + "\n";
-  }
-  return checksum(joined);
-}
-
-models::EncoderConfig classifier_config(const ClassifierSettings& s, const std::vector<std::string>& labels) {
-  return models::with_head(s.model, EncoderHead::classification, labels);
-}
-
 models::Encoder make_model(const ClassifierSettings& s, const std::vector<std::string>& labels,
                            const std::string& init, std::vector<std::string>& fresh) {
-  models::Encoder model =
-      encoder_from(classifier_config(s, labels), models::load_encoder(init), s.seed, &fresh);
+  const models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, labels);
+  models::Encoder model = encoder_from(config, models::load_encoder(init), s.seed, &fresh);
   if (!s.freeze) return model;
   MH_CHECK(!fresh.empty(), ValueError, "train: --freeze leaves nothing to train: ", init,
            " holds a head for these labels");
@@ -86,12 +71,13 @@ ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
   MH_CHECK(data.labels.size() > 1, ValueError, "train: all texts have the label ", quote(data.labels.at(0)),
            "; a classifier needs two");
   MH_CHECK(validation.texts.empty() || validation.seconds.empty() == training.seconds.empty(), ValueError,
-           "train: of training and validation texts, one has pairs and the other has not");
+           "train: only the ", training.seconds.empty() ? "validation" : "training",
+           " data has pairs of texts");
   data.training = encode(training, tokenizer, s);
   data.validation = encode(validation, tokenizer, s);
   data.training_labels = label_ids(data.labels, training.labels);
   data.validation_labels = label_ids(data.labels, validation.labels);
-  data.checksum = checksum_of(training);
+  data.checksum = checksum_of_columns({training.texts, training.seconds, training.labels});
   return data;
 }
 
@@ -117,17 +103,21 @@ LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<i
 
 ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data,
                                const std::string& init)
-    : settings_(settings),
+    : ModelTask(
+          settings,
+          [&](const ClassifierSettings& s, std::vector<std::string>& fresh) {
+            return make_model(s, data.labels, init, fresh);
+          },
+          data_id("texts", data.checksum, data.tokenizer), settings.eval_texts),
       data_(data),
-      init_(init),
-      model_(make_model(settings, data.labels, init, fresh_)) {}
+      init_(init) {}
 
 Task::Loss ClassifierTask::loss(int64_t index) {
   const std::vector<int64_t> rows =
       batch_rows(index, settings_.batch, std::ssize(data_.training), static_cast<uint64_t>(settings_.seed));
   const models::TokenRows tokens = token_rows(data_.training, rows);
   Rng rng = dropout_rng(settings_, index);
-  // Frozen features are those of inference.
+  // Frozen features are inference's: without dropout.
   Tensor logits = model_.logits(tokens, settings_.freeze ? nullptr : &rng);
   return {cross_entropy(std::move(logits), targets_of(data_.training_labels, rows),
                         {.label_smoothing = settings_.label_smoothing}),
@@ -136,12 +126,12 @@ Task::Loss ClassifierTask::loss(int64_t index) {
 
 int64_t ClassifierTask::targets(int64_t) const { return settings_.batch; }
 
-LabelScore ClassifierTask::score(int64_t texts, const Sharing& sharing) const {
+std::optional<LabelScore> ClassifierTask::score(int64_t most, const Sharing& sharing) const {
+  if (data_.validation.empty()) return std::nullopt;
   const NoTape silent;
-  const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), texts);
-  // Of a batch: its nats, and what each text is taken for.
-  const auto measure = [&](int64_t batch, std::span<double> numbers) {
-    const std::vector<int64_t> rows = part_of(all, batch, settings_.batch);
+  const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), most);
+  // A batch's numbers: its nats, then the label that each text is taken for.
+  const auto measure = [&](const std::vector<int64_t>& rows, std::span<double> numbers) {
     const Tensor logits = model_.logits(token_rows(data_.validation, rows));
     const Tensor targets = targets_of(data_.validation_labels, rows);
     numbers[0] = cross_entropy(logits, targets, {.reduction = Reduction::sum}).item();
@@ -152,8 +142,7 @@ LabelScore ClassifierTask::score(int64_t texts, const Sharing& sharing) const {
     }
   };
   const int64_t width = settings_.batch + 1;
-  const std::vector<double> numbers =
-      measure_batches(sharing, parts_of(all, settings_.batch), width, measure);
+  const std::vector<double> numbers = measure_rows(sharing, all, settings_.batch, width, measure);
   std::vector<int64_t> guesses, labels;
   double nats = 0;
   for (int64_t i = 0; i < std::ssize(all); ++i) {
@@ -168,68 +157,51 @@ LabelScore ClassifierTask::score(int64_t texts, const Sharing& sharing) const {
   return score;
 }
 
-std::optional<double> ClassifierTask::evaluate(const Sharing& sharing) {
-  if (data_.validation.empty()) return std::nullopt;
-  latest_ = score(settings_.eval_texts, sharing);
-  return latest_.loss();
-}
-
-std::vector<std::pair<std::string, double>> ClassifierTask::metrics() const {
-  return {{"accuracy", latest_.accuracy}, {"macro_f1", latest_.macro_f1}};
-}
-
 void ClassifierTask::save(io::CheckpointContents& contents) {
   save_encoder_files(model_, data_.tokenizer, init_, contents);
 }
 
-void ClassifierTask::load(const std::string& path) {
-  models::load_weights(model_, path + "/model.safetensors");
+ClassifierData ClassifierTask::read(const Run& run) {
+  const auto [training, validation] = read_files(run, text::read_labelled);
+  return prepare_classifier_data(training, validation,
+                                 text::Tokenizer::load(models::tokenizer_folder(run.init)), run.settings);
 }
 
-Json ClassifierTask::identity() const {
-  Json identity = identity_of(settings_);
-  identity["texts"] = checksum_text(data_.checksum);
-  identity["tokenizer_fingerprint"] = checksum_text(data_.tokenizer.fingerprint());
-  return identity;
+void ClassifierTask::describe(ClassifierSummary& summary) const {
+  summary.labels = data_.labels;
+  summary.texts = std::ssize(data_.training);
 }
 
-void start_from(ClassifierSettings& settings, const std::string& init) {
-  settings.model = models::load_encoder(init).config();
+const Kind& ClassifierTask::kind() {
+  static const Kind kind = {
+      .name = "classifier",
+      .about = "fine-tune an encoder to classify texts",
+      .examples =
+          {{"multihead train classifier --init bert --data train.tsv --valid valid.tsv --out model",
+            "text TAB label on every line; add --patience 3 to stop early"},
+           {"multihead train classifier --init bert --data pairs.jsonl --out model --freeze true --lr 1e-3",
+            "train only the head; {\"text\": …, \"text_pair\": …, \"label\": …} on every line"},
+           {"multihead train classifier --data train.tsv --out model --resume",
+            "continue an interrupted run"},
+           {"multihead classify model --data texts.txt", "use it"}},
+      .unit = "text",
+      .data = "training texts: text [TAB second text] TAB label per line; or .jsonl",
+      .valid = "validation texts; without them there is no evaluation",
+      .make = TaskRun<ClassifierTask>::make};
+  return kind;
 }
 
-ClassifierSummary train_classifier(const ClassifierRun& request) {
-  MH_CHECK(!request.init.empty(), ValueError, "train: a classifier begins with an encoder's folder, init");
-  const ClassifierRun run = checked(request);
-  check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
-  const text::LabelledTexts training = text::read_labelled(run.data);
-  const text::LabelledTexts validation =
-      run.valid.empty() ? text::LabelledTexts() : text::read_labelled(run.valid);
-  const ClassifierData data = prepare_classifier_data(
-      training, validation, text::Tokenizer::load(models::tokenizer_folder(run.init)), run.settings);
-  const auto folder = folder_of(run);
-  ClassifierTask task(run.settings, data, run.init);
-  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
-  begin_run(run, folder.get());
-  ClassifierSummary summary;
-  summary.labels = data.labels, summary.texts = std::ssize(data.training);
-  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<LabelScore> {
-    if (data.validation.empty()) return std::nullopt;
-    return task.score(0, run.sharing());
-  });
-  return summary;
+ClassifierSummary train_classifier(const ClassifierRun& run) { return train_task<ClassifierTask>(run); }
+
+Json to_json(const LabelScore& score) {
+  return Json::object({{"loss", number_or_null(score.loss())},
+                       {"accuracy", number_or_null(score.accuracy)},
+                       {"macro_f1", number_or_null(score.macro_f1)},
+                       {"texts", score.texts}});
 }
 
-Json to_json(const ClassifierSummary& s) {
-  Json json = to_json(static_cast<const RunSummary&>(s));
-  json["texts"] = s.texts;
-  json["labels"] = Json(std::vector<Json>(s.labels.begin(), s.labels.end()));
-  if (s.validation) {
-    json["validation"] = Json::object({{"loss", number_or_null(s.validation->loss())},
-                                       {"accuracy", number_or_null(s.validation->accuracy)},
-                                       {"macro_f1", number_or_null(s.validation->macro_f1)},
-                                       {"texts", s.validation->texts}});
-  }
-  return json;
+Json ClassifierSummary::counts() const {
+  return Json::object({{"texts", texts}, {"labels", Json(std::vector<Json>(labels.begin(), labels.end()))}});
 }
 
 }  // namespace multihead::train

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "multihead/text/corpus/labelled.h"
-#include "multihead/train/run.h"
 #include "multihead/train/tasks/encoder_parts.h"
+#include "multihead/train/tasks/model_task.h"
 
 namespace multihead::train {
 
@@ -33,58 +33,44 @@ struct LabelScore {
   double macro_f1 = 0;  ///< mean over the labels that occur, in the texts or in the guesses
   double loss() const { return nats / static_cast<double>(texts); }
 };
-/// Of logits [n, labels] without the nats.
+Json to_json(const LabelScore& score);
+/// The score without its nats; `guesses`: the label that each text is taken for.
 LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<int64_t>& labels,
                         int64_t num_labels);
 
-/// The model of a folder, to be trained on. Throws IoError, FormatError.
-void start_from(ClassifierSettings& settings, const std::string& init);
+struct ClassifierSummary : ScoredSummary<LabelScore> {
+  std::vector<std::string> labels;
+  int64_t texts = 0;
+  Json counts() const;
+};
 
 /// The training task of a classifier: cross-entropy of the labels. Weights are saved in Hugging Face layout.
-class ClassifierTask : public Task {
+class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, LabelScore> {
  public:
+  using Data = ClassifierData;
+  using Summary = ClassifierSummary;
   /// `data` must outlive the task.
   ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data, const std::string& init);
 
+  static const Kind& kind();
+  static ClassifierSettings preset(const std::string&) { return {}; }
+  static Data read(const Run& run);
+  static ClassifierTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
+
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
-  std::optional<double> evaluate(const Sharing& sharing) override;
-  std::vector<std::pair<std::string, double>> metrics() const override;
+  std::optional<LabelScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
-  void load(const std::string& path) override;
-  Json identity() const override;
-
-  /// Over `texts` validation texts, evenly spread; 0: all.
-  LabelScore score(int64_t texts, const Sharing& sharing = {}) const;
-  models::Encoder& model() { return model_; }
-  /// Parameters that the encoder's folder does not hold.
-  const std::vector<std::string>& fresh() const { return fresh_; }
+  void describe(ClassifierSummary& summary) const;
 
  private:
-  ClassifierSettings settings_;
   const ClassifierData& data_;
   std::string init_;
-  std::vector<std::string> fresh_;
-  models::Encoder model_;
-  LabelScore latest_;
 };
 
-/// `data` is a file of labelled texts (text/corpus/labelled.h).
-struct ClassifierRun : RunRequest {
-  ClassifierSettings settings = {};
-  std::string valid = {};  ///< another; may be empty
-};
-
-struct ClassifierSummary : RunSummary {
-  std::optional<LabelScore> validation;  ///< of the kept model, over all validation texts
-  std::vector<std::string> labels;
-  int64_t texts = 0;
-};
-
-/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
-/// leaves a checkpoint and no model.
+/// `data` and `valid` are files of labelled texts (text/corpus/labelled.h).
+using ClassifierRun = RunOf<ClassifierSettings>;
+/// See train_task().
 ClassifierSummary train_classifier(const ClassifierRun& run);
-
-Json to_json(const ClassifierSummary& summary);
 
 }  // namespace multihead::train

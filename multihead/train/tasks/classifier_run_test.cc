@@ -6,7 +6,7 @@
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
-#include "multihead/train/tasks/encoder_fixture-inl.h"
+#include "multihead/testing/encoder_run.h"
 
 namespace multihead::train {
 namespace {
@@ -105,7 +105,7 @@ TEST_F(ClassifierRunTest, PairsAreOneSequence) {
   EXPECT_FALSE(train_classifier(r).validation);
   EXPECT_LT(io::load_json(path("a/summary.json")).at("progress").at("tokens").as_int(), 40 * 7 * 40);
   r.valid = path("valid.tsv"), r.overwrite = true;
-  expect_error<ValueError>([&] { train_classifier(r); }, "one has pairs and the other has not");
+  expect_error<ValueError>([&] { train_classifier(r); }, "only the training data has pairs");
 }
 
 TEST_F(ClassifierRunTest, BadInputIsNamedAndLeavesNothing) {
@@ -114,13 +114,15 @@ TEST_F(ClassifierRunTest, BadInputIsNamedAndLeavesNothing) {
   r.data = path("one.tsv");
   expect_error<ValueError>([&] { train_classifier(r); }, "all texts have the label \"x\"");
   r = run("bad"), write("valid.tsv", "a\tnew\n");
-  expect_error<ValueError>([&] { train_classifier(r); }, "a label \"new\"");
+  expect_error<ValueError>([&] { train_classifier(r); }, "the label \"new\"");
   r = run("bad"), r.data = path("none.tsv");
   expect_error<IoError>([&] { train_classifier(r); }, "none.tsv");
   r = run("bad"), r.settings.batch = 0;
   expect_error<ValueError>([&] { train_classifier(r); }, "--batch must be at least 1");
   r = run("bad"), r.init = "";
-  expect_error<ValueError>([&] { train_classifier(r); }, "begins with an encoder's folder");
+  expect_error<ValueError>([&] { train_classifier(r); }, "needs its folder, init");
+  r = run("bad"), r.tokenizer = path("bert");
+  expect_error<ValueError>([&] { train_classifier(r); }, "train classifier: it takes the tokenizer of init");
   EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
 }
 

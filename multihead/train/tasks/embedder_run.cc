@@ -8,27 +8,19 @@
 #include "multihead/autograd/recompute.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/files.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/io/directory.h"
-#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/shape.h"
+#include "multihead/train/data/rows.h"
 #include "multihead/train/data/windows.h"
-#include "multihead/train/lora.h"
 
 namespace multihead::train {
 namespace {
 
 using embed::SentenceEncoder;
-
-uint64_t checksum_of_pairs(const text::ParallelText& texts) {
-  std::string joined;
-  for (size_t i = 0; i < texts.source.size(); ++i) joined += texts.source[i] + "\t" + texts.target[i] + "\n";
-  return checksum(joined);
-}
 
 // Equal texts have equal numbers.
 std::vector<int64_t> numbers_of(const Encodings& texts, const std::vector<int64_t>& rows) {
@@ -40,7 +32,7 @@ std::vector<int64_t> numbers_of(const Encodings& texts, const std::vector<int64_
   return numbers;
 }
 
-// What is added to the scores: other documents that a query has in this batch are far away.
+// The bias of the scores that hides a query's other documents in this batch.
 Tensor penalties(const TextPairs& pairs, const std::vector<int64_t>& rows) {
   constexpr float kFar = -1e4F;  // exp() of it is 0
   const std::vector<int64_t> queries = numbers_of(pairs.queries, rows),
@@ -73,45 +65,9 @@ double share_found(const std::vector<std::vector<embed::Match>>& found, size_t m
   return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(found.size(), 1));
 }
 
-// Those of sentence-transformers that lie in folders of their own; they do not change in a run.
-void write_modules(const SentenceEncoder& encoder, const RunFolder& folder) {
-  for (const auto& [name, contents] : encoder.module_files()) {
-    if (name.empty()) continue;
-    const io::CheckpointContents& files = contents;
-    io::write_directory_atomically(
-        io::join(folder.path(), name),
-        [&](io::DirectoryWriter& writer) { io::write_contents(writer, files); }, folder.run());
-  }
-}
-
-// Those of the run that a new one takes the place of. Refuses those of others before anything is written.
-void remove_modules(const SentenceEncoder& encoder, const RunFolder& folder) {
-  std::vector<std::string> paths, foreign;
-  for (const auto& [name, contents] : encoder.module_files()) {
-    const std::string path = io::join(folder.path(), name);
-    if (name.empty() || node_at(path) == Node::absent) continue;
-    const std::string reason = io::foreign_directory(path, folder.run());
-    reason.empty() ? paths.push_back(path) : foreign.push_back(concat(quote(name), " ", reason));
-  }
-  io::refuse_foreign("train", folder.path(), foreign);
-  for (const std::string& path : paths) io::remove_directory_atomically(path, folder.run());
-}
-
-// The micro-batches of a shard as one batch, whose texts are computed as many at a time as one of them has:
-// the negatives of a query are all of them.
-EmbedderRun in_one_batch(EmbedderRun run) {
-  EmbedderSettings& s = run.settings;
-  if (s.accumulate == 1) return run;
-  s.chunk = s.chunk > 0 ? std::min(s.chunk, s.batch) : s.batch;
-  s.batch *= s.accumulate, s.accumulate = 1;
-  check(s);
-  return run;
-}
-
-SentenceEncoder load_encoder(const EmbedderRun& run) {
-  SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
-  encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
-  return encoder;
+void check_pairs(int64_t pairs, const EmbedderSettings& settings) {
+  MH_CHECK(pairs >= settings.batch, ValueError, "train: there are ", pairs, " pairs, fewer than the ",
+           settings.batch, " of a batch (--batch x --accumulate)");
 }
 
 }  // namespace
@@ -130,10 +86,12 @@ TextPairs encode_text_pairs(const SentenceEncoder& encoder, const text::Parallel
 
 EmbedderTask::EmbedderTask(const EmbedderSettings& settings, SentenceEncoder encoder,
                            const EmbedderData& data, const std::string& init)
-    : settings_(settings), data_(data), init_(init), encoder_(std::move(encoder)) {
-  const int64_t pairs = std::ssize(data.training.queries);
-  MH_CHECK(pairs >= settings.batch, ValueError, "train: there are ", pairs, " pairs, fewer than the ",
-           settings.batch, " of a batch (--batch x --accumulate)");
+    : ModelTask(
+          settings, [&](const EmbedderSettings&, std::vector<std::string>&) { return std::move(encoder); },
+          data_id("pairs", data.checksum, encoder.tokenizer()), settings.eval_pairs),
+      data_(data),
+      init_(init) {
+  check_pairs(std::ssize(data.training.queries), settings);
 }
 
 // Whole batches of an epoch, so that no pair is twice in one.
@@ -158,7 +116,7 @@ Tensor EmbedderTask::vectors_of(const Encodings& texts, const std::vector<int64_
     if (rng != nullptr) stream = Rng(rng->seed(), rng->drawn() + static_cast<uint64_t>(begin / chunk) * 1024);
     const auto compute = [this, tokens, stream]() {
       std::optional<Rng> own = stream;
-      return encoder_.vectors(tokens, true, own ? &*own : nullptr);
+      return model_.vectors(tokens, true, own ? &*own : nullptr);
     };
     parts.push_back(chunk < count ? recomputed(compute) : compute());
   }
@@ -189,13 +147,13 @@ Task::Loss EmbedderTask::loss(int64_t index) {
 
 int64_t EmbedderTask::targets(int64_t) const { return settings_.batch; }
 
-RetrievalScore EmbedderTask::score(int64_t pairs, const Sharing& sharing) const {
+std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& sharing) const {
+  if (data_.validation.queries.empty()) return std::nullopt;
   const NoTape silent;
-  const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation.queries), pairs);
-  // Of a batch: its loss, its queries' vectors, its documents'.
-  const int64_t width = encoder_.dim(), half = settings_.batch * width;
-  const auto measure = [&](int64_t batch, std::span<double> numbers) {
-    const std::vector<int64_t> rows = part_of(all, batch, settings_.batch);
+  const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation.queries), most);
+  // A batch's numbers: its loss, then the vectors of its queries, then those of its documents.
+  const int64_t dim = model_.dim(), half = settings_.batch * dim, width = 1 + 2 * half;
+  const auto measure = [&](const std::vector<int64_t>& rows, std::span<double> numbers) {
     const Tensor queries = vectors_of(data_.validation.queries, rows, nullptr),
                  documents = vectors_of(data_.validation.documents, rows, nullptr);
     numbers[0] =
@@ -203,92 +161,109 @@ RetrievalScore EmbedderTask::score(int64_t pairs, const Sharing& sharing) const 
     std::copy_n(queries.data<float>(), queries.numel(), numbers.begin() + 1);
     std::copy_n(documents.data<float>(), documents.numel(), numbers.begin() + 1 + half);
   };
-  const std::vector<double> numbers =
-      measure_batches(sharing, parts_of(all, settings_.batch), 1 + 2 * half, measure);
-  const Tensor queries = Tensor::empty({std::ssize(all), width}), documents = empty_like(queries);
-  double sum = 0;
+  const std::vector<double> numbers = measure_rows(sharing, all, settings_.batch, width, measure);
+  const Tensor queries = Tensor::empty({std::ssize(all), dim}), documents = empty_like(queries);
+  RetrievalScore score = {.pairs = std::ssize(all)};
   for (int64_t i = 0; i < std::ssize(all); ++i) {
-    const double* const batch = numbers.data() + i / settings_.batch * (1 + 2 * half);
-    const int64_t at = i % settings_.batch * width;
-    if (at == 0) sum += batch[0];
-    std::copy_n(batch + 1 + at, width, queries.data<float>() + i * width);
-    std::copy_n(batch + 1 + half + at, width, documents.data<float>() + i * width);
+    const double* const batch = numbers.data() + i / settings_.batch * width;
+    const int64_t at = i % settings_.batch * dim;
+    if (at == 0) score.nats += batch[0];
+    std::copy_n(batch + 1 + at, dim, queries.data<float>() + i * dim);
+    std::copy_n(batch + 1 + half + at, dim, documents.data<float>() + i * dim);
   }
-  // Of weights that hold NaN, the loss says so.
-  std::vector<std::vector<embed::Match>> found;
-  if (std::isfinite(sum)) found = embed::nearest(queries, documents, 10);
-  return {.loss = sum / static_cast<double>(all.size()),
-          .pairs = std::ssize(all),
-          .recall_at_1 = share_found(found, 1),
-          .recall_at_10 = share_found(found, 10)};
-}
-
-std::optional<double> EmbedderTask::evaluate(const Sharing& sharing) {
-  if (data_.validation.queries.empty()) return std::nullopt;
-  latest_ = score(settings_.eval_pairs, sharing);
-  return latest_.loss;
-}
-
-std::vector<std::pair<std::string, double>> EmbedderTask::metrics() const {
-  return {{"recall_at_1", latest_.recall_at_1}, {"recall_at_10", latest_.recall_at_10}};
+  if (!std::isfinite(score.nats)) return score;  // NaN has no place in an order; the loss tells of it
+  const std::vector<std::vector<embed::Match>> found = embed::nearest(queries, documents, 10);
+  score.recall_at_1 = share_found(found, 1);
+  score.recall_at_10 = share_found(found, 10);
+  return score;
 }
 
 void EmbedderTask::save(io::CheckpointContents& contents) {
-  save_encoder_files(encoder_.encoder(), encoder_.tokenizer(), init_, contents);
-  contents.files.merge(encoder_.module_files().at("").files);
+  save_encoder_files(model_.encoder(), model_.tokenizer(), init_, contents);
+  contents.files.merge(model_.module_files().at("").files);
 }
 
-void EmbedderTask::load(const std::string& path) {
-  models::load_weights(encoder_.encoder(), path + "/model.safetensors");
+// Modules of sentence-transformers that have folders of their own; training does not change them.
+void EmbedderTask::write_modules(const RunFolder& folder) const {
+  for (const auto& [name, contents] : model_.module_files()) {
+    if (name.empty()) continue;
+    const io::CheckpointContents& files = contents;
+    io::write_directory_atomically(
+        io::join(folder.path(), name),
+        [&](io::DirectoryWriter& writer) { io::write_contents(writer, files); }, folder.run());
+  }
 }
 
-Json EmbedderTask::identity() const {
-  Json identity = identity_of(settings_);
-  identity["pairs"] = checksum_text(data_.checksum);
-  identity["tokenizer_fingerprint"] = checksum_text(encoder_.tokenizer().fingerprint());
-  return identity;
+// Deletes the module folders of the run being replaced. Refuses foreign ones before anything is written.
+void EmbedderTask::remove_modules(const RunFolder& folder) const {
+  std::vector<std::string> paths, foreign;
+  for (const auto& [name, contents] : model_.module_files()) {
+    const std::string path = io::join(folder.path(), name);
+    if (name.empty() || node_at(path) == Node::absent) continue;
+    const std::string reason = io::foreign_directory(path, folder.run());
+    if (reason.empty()) {
+      paths.push_back(path);
+    } else {
+      foreign.push_back(concat(quote(name), " ", reason));
+    }
+  }
+  io::refuse_foreign("train", folder.path(), foreign);
+  for (const std::string& path : paths) io::remove_directory_atomically(path, folder.run());
+}
+
+// The micro-batches of a shard as one batch, whose texts are computed as many at a time as one of them has:
+// the negatives of a query are all of them.
+EmbedderRun EmbedderTask::computed(EmbedderRun run) {
+  EmbedderSettings& s = run.settings;
+  if (s.accumulate == 1) return run;
+  s.chunk = s.chunk > 0 ? std::min(s.chunk, s.batch) : s.batch;
+  s.batch *= s.accumulate;
+  s.accumulate = 1;
+  check(s);
+  return run;
+}
+
+EmbedderTask::Data EmbedderTask::read(const Run& run) {
+  const auto [training, validation] = read_files(run, text::read_pairs);
+  check_pairs(std::ssize(training.source), run.settings);
+  SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
+  encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
+  const int64_t length = length_of(run.settings);
+  EmbedderData pairs = {encode_text_pairs(encoder, training, length),
+                        encode_text_pairs(encoder, validation, length),
+                        checksum_of_columns({training.source, training.target})};
+  return {std::move(encoder), std::move(pairs)};
+}
+
+const Kind& EmbedderTask::kind() {
+  static const Kind kind = {
+      .name = "embedder",
+      .about = "fine-tune an encoder to embed texts",
+      .examples =
+          {{"multihead train embedder --init all-MiniLM-L6-v2 --data train.tsv --valid valid.tsv --out model",
+            "query TAB document on every line; the other documents of a batch are negatives"},
+           {"multihead train embedder --init bert --data train.tsv --out model --batch 512 --chunk 32",
+            "large batches in the memory of small ones (gradient caching)"},
+           {"multihead train embedder --data train.tsv --out model --resume", "continue an interrupted run"},
+           {"multihead embed model --data texts.txt --out vectors.npy", "use it"}},
+      .unit = "query",
+      .data = "training pairs: query TAB document per line",
+      .valid = "validation pairs; without them there is no evaluation",
+      .make = TaskRun<EmbedderTask>::make};
+  return kind;
 }
 
 void start_from(EmbedderSettings& settings, const std::string& init) {
   settings.model = SentenceEncoder::load(init, std::nullopt).encoder().config();
 }
 
-EmbedderSummary train_embedder(const EmbedderRun& request) {
-  MH_CHECK(!request.init.empty(), ValueError, "train: an embedder begins with an encoder's folder, init");
-  const EmbedderRun given = checked(request), run = in_one_batch(given);
-  check_training_memory(run.settings, models::matrix_weights(run.settings.model), run.ranks());
-  const text::ParallelText training = text::read_pairs(run.data);
-  const text::ParallelText validation =
-      run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
-  SentenceEncoder encoder = load_encoder(run);
-  const int64_t length = length_of(run.settings);
-  const EmbedderData data = {encode_text_pairs(encoder, training, length),
-                             encode_text_pairs(encoder, validation, length), checksum_of_pairs(training)};
-  EmbedderTask task(run.settings, std::move(encoder), data, run.init);
-  const auto folder = folder_of(run);
-  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model().encoder()));
-  if (folder && !folder->checkpoint()) remove_modules(task.model(), *folder);
-  begin_run(given, folder.get());
-  if (folder) write_modules(task.model(), *folder);
-  EmbedderSummary summary;
-  summary.pairs = std::ssize(data.training.queries);
-  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<RetrievalScore> {
-    if (data.validation.queries.empty()) return std::nullopt;
-    return task.score(0, run.sharing());
-  });
-  return summary;
-}
+EmbedderSummary train_embedder(const EmbedderRun& run) { return train_task<EmbedderTask>(run); }
 
-Json to_json(const EmbedderSummary& s) {
-  Json json = to_json(static_cast<const RunSummary&>(s));
-  json["pairs"] = s.pairs;
-  if (s.validation) {
-    json["validation"] = Json::object({{"loss", number_or_null(s.validation->loss)},
-                                       {"recall_at_1", s.validation->recall_at_1},
-                                       {"recall_at_10", s.validation->recall_at_10},
-                                       {"pairs", s.validation->pairs}});
-  }
-  return json;
+Json to_json(const RetrievalScore& score) {
+  return Json::object({{"loss", number_or_null(score.loss())},
+                       {"recall_at_1", score.recall_at_1},
+                       {"recall_at_10", score.recall_at_10},
+                       {"pairs", score.pairs}});
 }
 
 }  // namespace multihead::train

@@ -7,8 +7,8 @@
 
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/text/corpus/corpus.h"
-#include "multihead/train/run.h"
 #include "multihead/train/tasks/encoder_parts.h"
+#include "multihead/train/tasks/model_task.h"
 
 namespace multihead::train {
 
@@ -26,13 +26,20 @@ struct EmbedderData {
 
 /// How well documents are found.
 struct RetrievalScore {
-  double loss = 0;  ///< in batches as in training
+  double nats = 0;  ///< in batches as in training
   int64_t pairs = 0;
   double recall_at_1 = 0, recall_at_10 = 0;  ///< among all these documents
+  double loss() const { return nats / static_cast<double>(pairs); }
 };
+Json to_json(const RetrievalScore& score);
 
 /// The model of a folder, to be trained on. Throws IoError, FormatError.
 void start_from(EmbedderSettings& settings, const std::string& init);
+
+struct EmbedderSummary : ScoredSummary<RetrievalScore> {
+  int64_t pairs = 0;
+  Json counts() const { return Json::object({{"pairs", pairs}}); }
+};
 
 /// The training task of an embedder: of the documents of a batch, a query is to choose its own.
 ///
@@ -43,23 +50,32 @@ void start_from(EmbedderSettings& settings, const std::string& init);
 /// Source    van den Oord et al. 2018 (InfoNCE); Henderson et al. 2017 (in-batch negatives). `chunk` texts
 ///           are computed at a time and again in the backward: Gao et al. 2021, arXiv:2101.06983 (gradient
 ///           caching)
-class EmbedderTask : public Task {
+class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, RetrievalScore> {
  public:
+  struct Data {
+    embed::SentenceEncoder encoder;
+    EmbedderData pairs;
+  };
+  using Summary = EmbedderSummary;
   /// `data` must outlive the task. Throws ValueError: fewer training pairs than a batch has.
   EmbedderTask(const EmbedderSettings& settings, embed::SentenceEncoder encoder, const EmbedderData& data,
                const std::string& init);
 
+  static const Kind& kind();
+  static EmbedderSettings preset(const std::string&) { return {}; }
+  static Run computed(Run run);
+  static Data read(const Run& run);
+  static EmbedderTask make(const Run& run, Data& data) {
+    return {run.settings, std::move(data.encoder), data.pairs, run.init};
+  }
+
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
-  std::optional<double> evaluate(const Sharing& sharing) override;
-  std::vector<std::pair<std::string, double>> metrics() const override;
+  std::optional<RetrievalScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
-  void load(const std::string& path) override;
-  Json identity() const override;
-
-  /// Over `pairs` validation pairs, evenly spread; 0: all.
-  RetrievalScore score(int64_t pairs, const Sharing& sharing = {}) const;
-  embed::SentenceEncoder& model() { return encoder_; }
+  void remove_modules(const RunFolder& folder) const;
+  void write_modules(const RunFolder& folder) const;
+  void describe(EmbedderSummary& summary) const { summary.pairs = std::ssize(data_.training.queries); }
 
  private:
   std::vector<int64_t> rows_of(int64_t index) const;
@@ -67,28 +83,13 @@ class EmbedderTask : public Task {
   Tensor loss_of(const TextPairs& pairs, const std::vector<int64_t>& rows, const Tensor& queries,
                  const Tensor& documents) const;
 
-  EmbedderSettings settings_;
   const EmbedderData& data_;
   std::string init_;
-  embed::SentenceEncoder encoder_;
-  RetrievalScore latest_;
 };
 
-/// `data` is a two-column file: query TAB document.
-struct EmbedderRun : RunRequest {
-  EmbedderSettings settings = {};
-  std::string valid = {};  ///< another; may be empty
-};
-
-struct EmbedderSummary : RunSummary {
-  std::optional<RetrievalScore> validation;  ///< of the kept model, over all validation pairs
-  int64_t pairs = 0;
-};
-
-/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
-/// leaves a checkpoint and no model. The folder is one of sentence-transformers.
+/// `data` and `valid` are two-column files: query TAB document.
+using EmbedderRun = RunOf<EmbedderSettings>;
+/// See train_task(). The result is a folder of sentence-transformers.
 EmbedderSummary train_embedder(const EmbedderRun& run);
-
-Json to_json(const EmbedderSummary& summary);
 
 }  // namespace multihead::train

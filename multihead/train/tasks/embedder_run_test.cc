@@ -4,7 +4,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/io/json.h"
-#include "multihead/train/tasks/encoder_fixture-inl.h"
+#include "multihead/testing/encoder_run.h"
 
 namespace multihead::train {
 namespace {
@@ -44,7 +44,7 @@ class EmbedderRunTest : public EncoderRunTest {
 TEST_F(EmbedderRunTest, LearnsAndLeavesAFolderOfSentenceTransformers) {
   const EmbedderSummary summary = train_embedder(run("a"));
   ASSERT_TRUE(summary.validation);
-  EXPECT_LT(summary.validation->loss, summary.progress.first_loss - 0.3);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss - 0.3);
   EXPECT_GT(summary.validation->recall_at_10, summary.validation->recall_at_1);
   const auto encoder = embed::SentenceEncoder::load(path("a"));
   const text::ParallelText valid = text::read_pairs(root_ / "valid.tsv");

@@ -25,30 +25,6 @@ Encodings encode_all(size_t count, const std::function<text::Encoding(size_t)>& 
 
 }  // namespace
 
-std::vector<int64_t> batch_rows(int64_t index, int64_t size, int64_t count, uint64_t seed) {
-  std::vector<int64_t> rows;
-  for (int64_t at = index * size; at < (index + 1) * size; ++at) {
-    rows.push_back(permuted(at % count, count, seed, static_cast<uint64_t>(at / count)));
-  }
-  return rows;
-}
-
-std::vector<int64_t> spread_rows(int64_t count, int64_t wanted) {
-  if (wanted == 0 || wanted > count) wanted = count;
-  std::vector<int64_t> rows;
-  for (int64_t i = 0; i < wanted; ++i) rows.push_back(i * count / wanted);
-  return rows;
-}
-
-std::vector<int64_t> part_of(const std::vector<int64_t>& rows, int64_t index, int64_t size) {
-  const int64_t begin = index * size, end = std::min(begin + size, std::ssize(rows));
-  return {rows.begin() + begin, rows.begin() + end};
-}
-
-int64_t parts_of(const std::vector<int64_t>& rows, int64_t size) {
-  return (std::ssize(rows) + size - 1) / size;
-}
-
 models::TokenRows token_rows(const Encodings& examples, const std::vector<int64_t>& rows) {
   std::vector<std::vector<int32_t>> ids, types;
   for (const int64_t row : rows) {
@@ -75,6 +51,10 @@ Encodings encode_pair_texts(const text::Tokenizer& tokenizer, const std::vector<
     if (!has_types) pair.type_ids.clear();
     return pair;
   });
+}
+
+void start_from(EncoderSettings& settings, const std::string& init) {
+  settings.model = models::load_encoder(init).config();
 }
 
 models::Encoder encoder_from(const models::EncoderConfig& config, models::Encoder from, int64_t seed,

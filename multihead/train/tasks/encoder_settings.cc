@@ -1,5 +1,8 @@
 #include "multihead/train/tasks/encoder_settings.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "multihead/core/error.h"
 
 namespace multihead::train {
@@ -9,16 +12,32 @@ EncoderSettings::EncoderSettings() {
   lr = 5e-5, final_ratio = 0, beta2 = 0.999, weight_decay = 0.01;
 }
 
+namespace {
+
+// The model's fields with these flags.
+void add_named(std::vector<Field>& list, models::EncoderConfig& config,
+               std::initializer_list<std::string_view> flags) {
+  const std::vector<Field> all = model_fields(config);
+  for (const std::string_view flag : flags) list.push_back(*std::ranges::find(all, flag, &Field::name));
+}
+
+}  // namespace
+
 void add_encoder_fields(std::vector<Field>& list, EncoderSettings& s) {
   list.push_back({"batch", "texts or pairs per micro-batch", &s.batch, 1});
   list.push_back(
       {"max-length", "truncate texts to this many tokens (0: the model's limit)", &s.max_length, 0});
-  list.push_back({"dropout", "dropout on embeddings and sub-layer outputs", &s.model.dropout_p});
-  list.push_back({"attention-dropout", "dropout on attention weights", &s.model.attention_dropout_p});
+  add_named(list, s.model, {"dropout", "attention-dropout"});
+}
+
+models::EncoderConfig least_model(const EncoderSettings& settings) {
+  models::EncoderConfig config = settings.model;
+  if (config.vocab_size == 0) config.vocab_size = 1;
+  return models::resolved(config);
 }
 
 void check_encoder(const EncoderSettings& s, const std::vector<Field>& fields) {
-  models::resolved(s.model);
+  least_model(s);
   check_training(s, fields, s.model.embed_dim);
   MH_CHECK(s.batch <= (int64_t{1} << 31) / length_of(s), ValueError, "train: a --batch of ", s.batch,
            " texts of ", length_of(s), " tokens is more than 2^31 tokens");
@@ -66,12 +85,8 @@ MaskedLmSettings masked_lm_settings(const std::string& preset) {
 }
 
 std::vector<Field> fields(MaskedLmSettings& s) {
-  std::vector<Field> list = {
-      {"layers", "Transformer layers", &s.model.num_layers, 1},
-      {"heads", "attention heads", &s.model.num_heads, 1},
-      {"width", "embedding dimension", &s.model.embed_dim, 1},
-      {"ffn-width", "hidden size of the feed-forward layers (0: 4 x width)", &s.model.ffn_dim, 0},
-      {"context", "maximum sequence length in tokens", &s.model.context, 1}};
+  std::vector<Field> list;
+  add_named(list, s.model, {"layers", "heads", "width", "ff", "context"});
   add_encoder_fields(list, s);
   list.push_back({"mask-share", "fraction of tokens to mask", &s.mask_share});
   list.push_back({"whole-words", "mask whole words", &s.whole_words});
@@ -85,7 +100,6 @@ std::vector<Field> fields(MaskedLmSettings& s) {
 
 void check(const MaskedLmSettings& settings) {
   MaskedLmSettings s = settings;
-  if (s.model.vocab_size == 0) s.model.vocab_size = 1;  // not known yet
   check_encoder(s, fields(s));
   MH_CHECK(s.mask_share > 0 && s.mask_share < 1, ValueError, "train: --mask-share must be in (0, 1), got ",
            s.mask_share);

@@ -29,7 +29,7 @@ void check(const ClassifierSettings& settings);
 
 struct EmbedderSettings : EncoderSettings {
   double temperature = 0.05;  ///< cosines are divided by it
-  bool symmetric = false;     ///< documents look for their queries, too
+  bool symmetric = false;     ///< also rank queries for each document
   int64_t chunk = 64;         ///< texts whose activations are held at a time; 0: all of a batch
   int64_t eval_pairs = 1000;  ///< validation pairs per evaluation, evenly spread; 0: all. The last takes all
 };
@@ -52,6 +52,8 @@ std::vector<std::string> masked_lm_presets();
 std::vector<Field> fields(MaskedLmSettings& settings);
 void check(const MaskedLmSettings& settings);
 
+/// The model, resolved; where its vocabulary is not known yet, with the smallest there can be.
+models::EncoderConfig least_model(const EncoderSettings& settings);
 /// The shared parts of the above.
 void add_encoder_fields(std::vector<Field>& list, EncoderSettings& settings);
 void check_encoder(const EncoderSettings& settings, const std::vector<Field>& fields);

@@ -5,10 +5,8 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/text/corpus/corpus.h"
-#include "multihead/train/lora.h"
 #include "multihead/train/parallel/context_parallel.h"
 
 namespace multihead::train {
@@ -36,12 +34,6 @@ LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vo
   settings.model.vocab_size = std::max(settings.model.vocab_size, vocab_size);
   settings.model = models::resolved(settings.model);
   return settings;
-}
-
-models::LanguageModel make_model(const LanguageModelSettings& settings) {
-  check_training_memory(settings, models::matrix_weights(settings.model));
-  Rng rng(static_cast<uint64_t>(settings.seed));
-  return {settings.model, rng};
 }
 
 }  // namespace
@@ -83,11 +75,16 @@ LanguageModelData map_language_model_data(const std::string& path, const Languag
 }
 
 LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data)
-    : settings_(with_vocabulary(settings, data.tokenizer.vocab_size())),
+    : ModelTask(
+          with_vocabulary(settings, data.tokenizer.vocab_size()),
+          [](const LanguageModelSettings& s, std::vector<std::string>&) {
+            Rng rng(static_cast<uint64_t>(s.seed));
+            return models::LanguageModel(s.model, rng);
+          },
+          data_id("text", data.checksum, data.tokenizer), settings.eval_windows),
       data_(data),
       order_(static_cast<int64_t>(data.training.size()), settings.model.context,
-             static_cast<uint64_t>(settings.seed)),
-      model_(make_model(settings_)) {}
+             static_cast<uint64_t>(settings.seed)) {}
 
 Task::Loss LanguageModelTask::loss(int64_t index) {
   std::vector<int64_t> begins;
@@ -113,11 +110,11 @@ std::unique_ptr<Task> LanguageModelTask::twin(std::vector<nn::NamedTensor>& para
   return twin;
 }
 
-std::optional<double> LanguageModelTask::evaluate(const Sharing& sharing) {
+std::optional<TextLoss> LanguageModelTask::score(int64_t most, const Sharing& sharing) const {
   if (data_.validation.size() < 2) return std::nullopt;
   return train::evaluate(model_, data_.validation,
-                         {.batch = settings_.batch, .windows = settings_.eval_windows, .sharing = sharing})
-      .loss();
+                         {.batch = settings_.batch, .windows = most, .sharing = sharing},
+                         most == 0 ? &data_.tokenizer : nullptr);
 }
 
 void LanguageModelTask::save(io::CheckpointContents& contents) {
@@ -127,22 +124,18 @@ void LanguageModelTask::save(io::CheckpointContents& contents) {
   contents.files["tokenizer_config.json"] = data_.tokenizer.config_json();
 }
 
-void LanguageModelTask::load(const std::string& path) {
-  models::import_weights(nn::named_parameters(model_), models::weight_map(model_),
-                         io::SafetensorsFile(path + "/model.safetensors"));
+std::string LanguageModelTask::read(const Run& run) {
+  if (run.settings.context_shards > 1)
+    check_context(run.settings.model.context, run.settings.context_shards, run.ranks());
+  if (text::TokenFiles::is_one(run.data)) return "";
+  std::string text = text::read_text(run.data);
+  check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
+  return text;
 }
-
-Json LanguageModelTask::identity() const {
-  Json identity = identity_of(settings_);
-  identity["text"] = checksum_text(data_.checksum);
-  identity["tokenizer_fingerprint"] = checksum_text(data_.tokenizer.fingerprint());
-  return identity;
-}
-
-namespace {
 
 // Every rank reads the text; the tokenizer is the leader's.
-LanguageModelData load_data(const LanguageModelRun& run, const RunFolder* folder, const std::string& text) {
+LanguageModelData LanguageModelTask::prepare(const Run& run, const RunFolder* folder,
+                                             const std::string& text) {
   const text::Tokenizer tokenizer = tokenizer_of(run, folder, [&] {
     MH_CHECK(!text.empty(), ValueError, "train: ", run.data,
              " holds tokens; give the tokenizer that made them with --tokenizer-file");
@@ -152,52 +145,39 @@ LanguageModelData load_data(const LanguageModelRun& run, const RunFolder* folder
   return map_language_model_data(run.data, run.settings, tokenizer, run.rank(), run.ranks());
 }
 
-}  // namespace
+models::LanguageModel LanguageModelTask::load_init(const std::string& init) {
+  return models::load_language_model(init, nn::WeightDtype::f32);
+}
+
+const Kind& LanguageModelTask::kind() {
+  static const Kind kind = {
+      .name = "lm",
+      .about = "train a language model on a text file",
+      .examples =
+          {{"multihead train lm --data austen.txt --out model --preset tiny",
+            "the demo: a few minutes on two cores"},
+           {"multihead train lm --data austen.txt --out model --resume", "continue an interrupted run"},
+           {"mpirun -n 4 multihead train lm --data austen.txt --out model",
+            "on four processes or machines; same weights as on one"},
+           {"mpirun -n 4 multihead train lm --data t.txt --out m --context 65536 --context-shards 4",
+            "each process holds a quarter of every sequence"},
+           {"multihead train lm --data mine.txt --out tuned --init model --lr 1e-4", "fine-tune a model"},
+           {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
+            "custom sizes, character-level tokens"}},
+      .unit = "token",
+      .data = "training text, UTF-8; or tokens, or a list of token files (tokenizer encode, list)",
+      .tokenizer = "use this tokenizer.json (or its folder)",
+      .presets = language_model_presets(),
+      .make = TaskRun<LanguageModelTask>::make};
+  return kind;
+}
 
 void start_from(LanguageModelSettings& settings, const std::string& init) {
-  settings.model = models::load_language_model(init, nn::WeightDtype::f32).config();
+  settings.model = LanguageModelTask::load_init(init).config();
 }
 
-LanguageModelSummary train_language_model(const LanguageModelRun& request) {
-  const LanguageModelRun run = checked(request);
-  if (run.settings.context_shards > 1)
-    check_context(run.settings.model.context, run.settings.context_shards, run.ranks());
-  // Before the folder exists: a run that cannot begin leaves nothing behind.
-  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
-  std::string text;
-  if (!text::TokenFiles::is_one(run.data)) {
-    text = text::read_text(run.data);
-    check_length(static_cast<int64_t>(text.size()), "bytes", run.data, run.settings);
-  }
-  const auto folder = folder_of(run);
-  const LanguageModelData data = load_data(run, folder.get(), text);
-  LanguageModelTask task(run.settings, data);
-  check_alike(run, run.settings, task.identity());
-  const bool begins = begin_run(run, folder.get());
-  share_start(run, begins || run.settings.lora.rank > 0, task.model(), [](const std::string& init) {
-    return models::load_language_model(init, nn::WeightDtype::f32);
-  });
-  LanguageModelSummary summary;
-  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<TextLoss> {
-    if (data.validation.size() < 2) return std::nullopt;
-    const EvaluateOptions options = {.batch = run.settings.batch, .sharing = run.sharing()};
-    return evaluate(task.model(), data.validation, options, &data.tokenizer);
-  });
-  return summary;
-}
-
-Json to_json(const LanguageModelSummary& s) {
-  Json json = to_json(static_cast<const RunSummary&>(s));
-  if (s.validation) {
-    json["validation"] =
-        Json::object({{"loss", number_or_null(s.validation->loss())},
-                      {"perplexity", number_or_null(s.validation->perplexity())},
-                      {"nats_per_character", number_or_null(s.validation->nats_per_character())},
-                      {"bits_per_byte", number_or_null(s.validation->bits_per_byte())},
-                      {"tokens", s.validation->tokens},
-                      {"bytes", s.validation->bytes}});
-  }
-  return json;
+LanguageModelSummary train_language_model(const LanguageModelRun& run) {
+  return train_task<LanguageModelTask>(run);
 }
 
 }  // namespace multihead::train

@@ -10,8 +10,8 @@
 #include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/train/data/windows.h"
 #include "multihead/train/evaluate.h"
-#include "multihead/train/run.h"
 #include "multihead/train/settings.h"
+#include "multihead/train/tasks/model_task.h"
 
 namespace multihead::train {
 
@@ -39,42 +39,37 @@ LanguageModelData map_language_model_data(const std::string& path, const Languag
 void start_from(LanguageModelSettings& settings, const std::string& init);
 
 /// The training task of a language model. Weights are saved in Hugging Face layout.
-class LanguageModelTask : public Task {
+class LanguageModelTask : public ModelTask<LanguageModelSettings, models::LanguageModel, TextLoss> {
  public:
+  using Data = LanguageModelData;
   /// `data` must outlive the task. settings.model.vocab_size is the tokenizer's, or more.
   LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data);
 
+  static const Kind& kind();
+  static LanguageModelSettings preset(const std::string& name) { return language_model_settings(name); }
+  /// The text; empty if the data is tokens.
+  static std::string read(const Run& run);
+  static Data prepare(const Run& run, const RunFolder* folder, const std::string& text);
+  static LanguageModelTask make(const Run& run, const Data& data) { return {run.settings, data}; }
+  static models::LanguageModel load_init(const std::string& init);
+
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
-  std::optional<double> evaluate(const Sharing& sharing) override;
+  std::optional<TextLoss> score(int64_t most, const Sharing& sharing = {}) const override;
+  std::vector<std::pair<std::string, double>> metrics() const override { return {}; }
   void save(io::CheckpointContents& contents) override;
-  void load(const std::string& path) override;
-  Json identity() const override;
   int64_t length() const override { return settings_.model.context; }
   std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const override;
 
-  models::LanguageModel& model() { return model_; }
-
  private:
-  LanguageModelSettings settings_;
   const LanguageModelData& data_;
   WindowOrder order_;
-  models::LanguageModel model_;
 };
 
 /// `data` is a text file, a token file or a list of token files, which need the tokenizer that made them.
-struct LanguageModelRun : RunRequest {
-  LanguageModelSettings settings = {};
-};
-
-struct LanguageModelSummary : RunSummary {
-  std::optional<TextLoss> validation;  ///< of the kept model, over the whole validation text
-};
-
-/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
-/// leaves a checkpoint and no model.
+using LanguageModelRun = RunOf<LanguageModelSettings>;
+using LanguageModelSummary = ScoredSummary<TextLoss>;
+/// See train_task().
 LanguageModelSummary train_language_model(const LanguageModelRun& run);
-
-Json to_json(const LanguageModelSummary& summary);
 
 }  // namespace multihead::train

@@ -4,10 +4,9 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/loss.h"
 #include "multihead/text/corpus/corpus.h"
-#include "multihead/train/lora.h"
+#include "multihead/train/data/rows.h"
 
 namespace multihead::train {
 namespace {
@@ -32,7 +31,6 @@ MaskedLmSettings with_vocabulary(MaskedLmSettings s, int64_t vocab_size) {
 
 models::Encoder make_model(const MaskedLmSettings& s, const std::string& init,
                            std::vector<std::string>& fresh) {
-  check_training_memory(s, models::matrix_weights(s.model));
   if (!init.empty()) return encoder_from(s.model, models::load_encoder(init), s.seed, &fresh);
   Rng rng(static_cast<uint64_t>(s.seed));
   return {s.model, rng};
@@ -45,29 +43,23 @@ text::Tokenizer train_tokenizer(const std::string& text, const MaskedLmSettings&
   return text::Tokenizer::train_bpe(training, {.vocab_size = s.vocab_size, .special = special});
 }
 
-// Every rank reads the text; the tokenizer is the leader's.
-LanguageModelData load_data(const MaskedLmRun& run, const RunFolder* folder, const std::string& text) {
-  const text::Tokenizer tokenizer =
-      tokenizer_of(run, folder, [&] { return train_tokenizer(text, run.settings); });
-  LanguageModelSettings as_text;
-  as_text.model.context = length_of(run.settings);
-  as_text.validation_share = run.settings.validation_share;
-  return prepare_language_model_data(text, run.data, as_text, &tokenizer);
-}
-
 }  // namespace
 
 MaskedLmTask::MaskedLmTask(const MaskedLmSettings& settings, const LanguageModelData& data,
                            const std::string& init)
-    : settings_(with_vocabulary(settings, data.tokenizer.vocab_size())),
+    : ModelTask(
+          with_vocabulary(settings, data.tokenizer.vocab_size()),
+          [&](const MaskedLmSettings& s, std::vector<std::string>& fresh) {
+            return make_model(s, init, fresh);
+          },
+          data_id("text", data.checksum, data.tokenizer), settings.eval_windows),
       data_(data),
       init_(init),
       before_(template_of(data.tokenizer).first),
       after_(template_of(data.tokenizer).second),
       window_(length_of(settings) - std::ssize(before_) - std::ssize(after_)),
       order_(data.training.size(), std::max<int64_t>(window_, 1), static_cast<uint64_t>(settings.seed)),
-      masker_(data.tokenizer, {settings.mask_share, settings.whole_words}),
-      model_(make_model(settings_, init, fresh_)) {
+      masker_(data.tokenizer, {settings.mask_share, settings.whole_words}) {
   MH_CHECK(window_ > 0, ValueError, "train: sequences of ", length_of(settings),
            " tokens leave no room beside the tokenizer's template");
 }
@@ -114,14 +106,13 @@ Task::Loss MaskedLmTask::loss(int64_t index) {
           batch.rows.tokens.numel()};
 }
 
-MaskedLoss MaskedLmTask::score(int64_t count, const Sharing& sharing) const {
+std::optional<MaskedLoss> MaskedLmTask::score(int64_t most, const Sharing& sharing) const {
+  if (data_.validation.size() <= window_) return std::nullopt;
   const NoTape silent;
-  MaskedLoss total;
-  const std::vector<int64_t> all = spread_rows((data_.validation.size() - 1) / window_, count);
-  // Of a batch: its nats, hidden tokens, and those that are found.
-  const auto measure = [&](int64_t index, std::span<double> numbers) {
+  // A batch's numbers: its nats, its hidden tokens, those of them that are found.
+  const auto measure = [&](const std::vector<int64_t>& rows, std::span<double> numbers) {
     std::vector<Window> windows;
-    for (const int64_t row : part_of(all, index, settings_.batch)) {
+    for (const int64_t row : rows) {
       windows.push_back(
           {row * window_,
            {static_cast<uint64_t>(settings_.seed), kValidationStreams + static_cast<uint64_t>(row)}});
@@ -137,68 +128,58 @@ MaskedLoss MaskedLmTask::score(int64_t count, const Sharing& sharing) const {
       numbers[2] += is_right ? 1 : 0;
     }
   };
-  const std::vector<double> numbers = measure_batches(sharing, parts_of(all, settings_.batch), 3, measure);
+  const std::vector<double> numbers = measure_rows(
+      sharing, spread_rows((data_.validation.size() - 1) / window_, most), settings_.batch, 3, measure);
+  MaskedLoss total;
   for (size_t i = 0; i < numbers.size(); i += 3) {
     total.nats += numbers[i];
-    total.tokens += static_cast<int64_t>(numbers[i + 1]), total.right += static_cast<int64_t>(numbers[i + 2]);
+    total.tokens += static_cast<int64_t>(numbers[i + 1]);
+    total.right += static_cast<int64_t>(numbers[i + 2]);
   }
   return total;
-}
-
-std::optional<double> MaskedLmTask::evaluate(const Sharing& sharing) {
-  if (data_.validation.size() <= window_) return std::nullopt;
-  latest_ = score(settings_.eval_windows, sharing);
-  return latest_.loss();
-}
-
-std::vector<std::pair<std::string, double>> MaskedLmTask::metrics() const {
-  return {{"accuracy", latest_.accuracy()}};
 }
 
 void MaskedLmTask::save(io::CheckpointContents& contents) {
   save_encoder_files(model_, data_.tokenizer, init_, contents);
 }
 
-void MaskedLmTask::load(const std::string& path) {
-  models::load_weights(model_, path + "/model.safetensors");
+std::string MaskedLmTask::read(const Run& run) { return text::read_text(run.data); }
+
+// Every rank reads the text; the tokenizer is the leader's.
+LanguageModelData MaskedLmTask::prepare(const Run& run, const RunFolder* folder, const std::string& text) {
+  const text::Tokenizer tokenizer =
+      tokenizer_of(run, folder, [&] { return train_tokenizer(text, run.settings); });
+  LanguageModelSettings as_text;
+  as_text.model.context = length_of(run.settings);
+  as_text.validation_share = run.settings.validation_share;
+  return prepare_language_model_data(text, run.data, as_text, &tokenizer);
 }
 
-Json MaskedLmTask::identity() const {
-  Json identity = identity_of(settings_);
-  identity["text"] = checksum_text(data_.checksum);
-  identity["tokenizer_fingerprint"] = checksum_text(data_.tokenizer.fingerprint());
-  return identity;
+const Kind& MaskedLmTask::kind() {
+  static const Kind kind = {
+      .name = "mlm",
+      .about = "train an encoder on a text by masked language modelling",
+      .examples = {{"multihead train mlm --init bert --data mine.txt --out model",
+                    "continue pre-training a model on your own texts"},
+                   {"multihead train mlm --data corpus.txt --out model --preset tiny",
+                    "train a new encoder and tokenizer"},
+                   {"multihead train mlm --data mine.txt --out model --resume",
+                    "continue an interrupted run"},
+                   {"multihead fill-mask model --text \"Paris is the [MASK] of France.\"", "use it"}},
+      .unit = "hidden token",
+      .data = "training text, UTF-8",
+      .tokenizer = "use this tokenizer.json (or its folder)",
+      .presets = masked_lm_presets(),
+      .make = TaskRun<MaskedLmTask>::make};
+  return kind;
 }
 
-void start_from(MaskedLmSettings& settings, const std::string& init) {
-  settings.model = models::load_encoder(init).config();
-}
+MaskedLmSummary train_masked_lm(const MaskedLmRun& run) { return train_task<MaskedLmTask>(run); }
 
-MaskedLmSummary train_masked_lm(const MaskedLmRun& request) {
-  const MaskedLmRun run = checked(request);
-  const std::string text = text::read_text(run.data);
-  const auto folder = folder_of(run);
-  const LanguageModelData data = load_data(run, folder.get(), text);
-  MaskedLmTask task(run.settings, data, run.init);
-  check_alike(run, run.settings, task.identity(), nn::named_parameters(task.model()));
-  begin_run(run, folder.get());
-  MaskedLmSummary summary;
-  run_or_adapt(run, folder.get(), task, true, summary, [&]() -> std::optional<MaskedLoss> {
-    MaskedLoss loss = task.score(0, run.sharing());
-    if (loss.tokens == 0) return std::nullopt;
-    return loss;
-  });
-  return summary;
-}
-
-Json to_json(const MaskedLmSummary& s) {
-  Json json = to_json(static_cast<const RunSummary&>(s));
-  if (s.validation) {
-    json["validation"] = Json::object({{"loss", number_or_null(s.validation->loss())},
-                                       {"accuracy", number_or_null(s.validation->accuracy())},
-                                       {"tokens", s.validation->tokens}});
-  }
-  return json;
+Json to_json(const MaskedLoss& loss) {
+  return Json::object({{"loss", number_or_null(loss.loss())},
+                       {"accuracy", number_or_null(loss.accuracy())},
+                       {"tokens", loss.tokens}});
 }
 
 }  // namespace multihead::train

@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "multihead/train/data/masking.h"
-#include "multihead/train/run.h"
 #include "multihead/train/tasks/encoder_parts.h"
 #include "multihead/train/tasks/language_model_run.h"
 
 namespace multihead::train {
-
-/// The model of a folder, to be trained on. Throws IoError, FormatError.
-void start_from(MaskedLmSettings& settings, const std::string& init);
 
 /// Cross-entropy on hidden tokens.
 struct MaskedLoss {
@@ -23,25 +19,25 @@ struct MaskedLoss {
   double accuracy() const { return static_cast<double>(right) / static_cast<double>(tokens); }
 };
 
+Json to_json(const MaskedLoss& loss);
+
 /// The training task: windows of the text with some words hidden (Masker), anew in every epoch.
-class MaskedLmTask : public Task {
+class MaskedLmTask : public ModelTask<MaskedLmSettings, models::Encoder, MaskedLoss> {
  public:
+  using Data = LanguageModelData;
   /// `data` must outlive the task. `init`: the folder whose weights it begins with; empty: random ones.
   MaskedLmTask(const MaskedLmSettings& settings, const LanguageModelData& data, const std::string& init);
 
+  static const Kind& kind();
+  static MaskedLmSettings preset(const std::string& name) { return masked_lm_settings(name); }
+  static std::string read(const Run& run);
+  static Data prepare(const Run& run, const RunFolder* folder, const std::string& text);
+  static MaskedLmTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
+
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
-  std::optional<double> evaluate(const Sharing& sharing) override;
-  std::vector<std::pair<std::string, double>> metrics() const override;
+  std::optional<MaskedLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
-  void load(const std::string& path) override;
-  Json identity() const override;
-
-  /// Over `windows` validation windows, evenly spread; 0: all.
-  MaskedLoss score(int64_t windows, const Sharing& sharing = {}) const;
-  models::Encoder& model() { return model_; }
-  /// Parameters that the encoder's folder does not hold.
-  const std::vector<std::string>& fresh() const { return fresh_; }
 
  private:
   struct Batch {
@@ -55,31 +51,18 @@ class MaskedLmTask : public Task {
   Batch batch_of(const text::TokenView& text, std::span<const Window> windows) const;
   Batch training_batch(int64_t index) const;
 
-  MaskedLmSettings settings_;
   const LanguageModelData& data_;
   std::string init_;
   std::vector<int32_t> before_, after_;  // the tokenizer's template
   int64_t window_;                       // tokens between them
   WindowOrder order_;
   Masker masker_;
-  std::vector<std::string> fresh_;
-  models::Encoder model_;
-  MaskedLoss latest_;
 };
 
-/// `data` is a text file or a token file, which needs the tokenizer that made it.
-struct MaskedLmRun : RunRequest {
-  MaskedLmSettings settings = {};
-};
-
-struct MaskedLmSummary : RunSummary {
-  std::optional<MaskedLoss> validation;  ///< of the kept model, over the whole validation text
-};
-
-/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
-/// leaves a checkpoint and no model.
+/// `data` is a text file.
+using MaskedLmRun = RunOf<MaskedLmSettings>;
+using MaskedLmSummary = ScoredSummary<MaskedLoss>;
+/// See train_task().
 MaskedLmSummary train_masked_lm(const MaskedLmRun& run);
-
-Json to_json(const MaskedLmSummary& summary);
 
 }  // namespace multihead::train

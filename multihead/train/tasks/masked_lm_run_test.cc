@@ -5,7 +5,7 @@
 #include "multihead/embed/text_classifier.h"
 #include "multihead/io/json.h"
 #include "multihead/models/files/hugging_face.h"
-#include "multihead/train/tasks/encoder_fixture-inl.h"
+#include "multihead/testing/encoder_run.h"
 
 namespace multihead::train {
 namespace {
@@ -59,6 +59,25 @@ TEST_F(MaskedLmRunTest, AnInterruptedRunGoesOnBitForBit) {
   expect_resumes(r, train_masked_lm);
 }
 
+// Before 0.2, --ff was called --ffn-width, also in a run's record and its checkpoints.
+TEST_F(MaskedLmRunTest, ARunOfAnEarlierVersionGoesOn) {
+  MaskedLmRun r = run("a", "");
+  r.settings.steps = 12;
+  int64_t asked = 0;
+  r.should_stop = [&] { return ++asked > 9; };
+  ASSERT_EQ(train_masked_lm(r).ending, Ending::interrupted);
+  const io::CheckpointInfo newest = io::list_checkpoints(r.folder).back();
+  io::CheckpointContents contents = io::load_checkpoint(newest.path);
+  std::string& state = contents.files.at("trainer_state.json");
+  ASSERT_NE(state.find("\"ff\":"), std::string::npos);
+  state.replace(state.find("\"ff\":"), 5, "\"ffn_width\":");
+  const std::string run_id = io::load_json(path("a/train_config.json")).at("run").as_string();
+  io::save_checkpoint(r.folder, newest.step, contents, run_id);
+  r.should_stop = {};
+  r.resume = true;
+  EXPECT_EQ(train_masked_lm(r).ending, Ending::finished);
+}
+
 TEST_F(MaskedLmRunTest, BadInputIsNamed) {
   MaskedLmRun r = run("bad", "");
   r.settings.mask_share = 1;
@@ -68,6 +87,8 @@ TEST_F(MaskedLmRunTest, BadInputIsNamed) {
   EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
   r = run("bad", ""), write("short.txt", "the cat"), r.data = path("short.txt");
   expect_error<FormatError>([&] { train_masked_lm(r); }, "short.txt");
+  r = run("bad", ""), r.valid = path("text.txt");
+  expect_error<ValueError>([&] { train_masked_lm(r); }, "train mlm: it takes no file of validation data");
   r = run("bad", "bert"), r.settings.max_length = 2;
   expect_error<ValueError>([&] { train_masked_lm(r); }, "no room beside the tokenizer's template");
 }

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/files.h"
 #include "multihead/models/files/adapter.h"
-#include "multihead/models/files/hugging_face.h"
-#include "multihead/train/lora.h"
+#include "multihead/train/data/rows.h"
 
 namespace multihead::train {
 namespace {
@@ -70,31 +67,18 @@ models::Seq2SeqConfig model_config(const Seq2SeqSettings& settings, const Seq2Se
   return models::resolved(c);
 }
 
-models::Seq2Seq make_model(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
-  const models::Seq2SeqConfig config = model_config(settings, data);
-  check_training_memory(settings, models::matrix_weights(config));
-  Rng rng(static_cast<uint64_t>(settings.seed));
-  return {config, rng};
-}
-
 int64_t drop_long(std::vector<TokenPair>& pairs, int64_t limit) {
   return static_cast<int64_t>(
       std::erase_if(pairs, [&](const TokenPair& pair) { return pair.longest() > limit; }));
 }
 
-// Evenly spread, so that no book speaks for all.
-std::vector<TokenPair> spread(const std::vector<TokenPair>& pairs, int64_t count) {
-  const auto all = static_cast<int64_t>(pairs.size());
-  if (count == 0 || count >= all) return pairs;
+// `most` of them, evenly spread, so that no book speaks for all; 0: all.
+std::vector<TokenPair> spread(const std::vector<TokenPair>& pairs, int64_t most) {
   std::vector<TokenPair> some;
-  for (int64_t i = 0; i < count; ++i) some.push_back(pairs[static_cast<size_t>(i * all / count)]);
+  for (const int64_t row : spread_rows(std::ssize(pairs), most)) {
+    some.push_back(pairs[static_cast<size_t>(row)]);
+  }
   return some;
-}
-
-uint64_t checksum_of(const text::ParallelText& text) {
-  std::string joined;
-  for (size_t i = 0; i < text.source.size(); ++i) joined += text.source[i] + "\t" + text.target[i] + "\n";
-  return checksum(joined);
 }
 
 }  // namespace
@@ -130,7 +114,7 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
   drop_long(data.validation, settings.max_tokens);
   MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
            " sentence pairs are longer than --max-tokens ", settings.max_tokens);
-  data.checksum = checksum_of(training);
+  data.checksum = checksum_of_columns({training.source, training.target});
   return data;
 }
 
@@ -153,13 +137,20 @@ PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pa
 }
 
 Seq2SeqTask::Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data)
-    : settings_(settings),
+    : ModelTask(
+          settings,
+          [&](const Seq2SeqSettings& s, std::vector<std::string>&) {
+            Rng rng(static_cast<uint64_t>(s.seed));
+            return models::Seq2Seq(model_config(s, data), rng);
+          },
+          Json::object({{"pairs", checksum_text(data.checksum)},
+                        {"source_tokenizer", checksum_text(data.tokenizers.source.fingerprint())},
+                        {"target_tokenizer", checksum_text(data.tokenizers.target.fingerprint())}}),
+          settings.eval_pairs > 0 ? settings.eval_pairs : std::ssize(data.validation)),
       data_(data),
       batches_(data.training, {.batch_tokens = settings.batch_tokens,
                                .bucket = settings.bucket,
-                               .seed = static_cast<uint64_t>(settings.seed)}),
-      probe_(spread(data.validation, settings.eval_pairs)),
-      model_(make_model(settings, data)) {}
+                               .seed = static_cast<uint64_t>(settings.seed)}) {}
 
 Task::Loss Seq2SeqTask::loss(int64_t index) {
   const PairBatch batch = make_pair_batch(data_.training, batches_.rows(index), model_.config());
@@ -176,25 +167,16 @@ int64_t Seq2SeqTask::targets(int64_t index) const {
   return count;
 }
 
-std::optional<double> Seq2SeqTask::evaluate(const Sharing& sharing) {
-  if (probe_.empty()) return std::nullopt;
-  return train::evaluate(model_, probe_, settings_.batch_tokens, sharing).loss();
+std::optional<PairLoss> Seq2SeqTask::score(int64_t most, const Sharing& sharing) const {
+  if (data_.validation.empty()) return std::nullopt;
+  return train::evaluate(model_, spread(data_.validation, most), most > 0 ? settings_.batch_tokens : 4096,
+                         sharing);
 }
 
 void Seq2SeqTask::save(io::CheckpointContents& contents) {
   contents.tensors["model.safetensors"] = models::seq2seq_tensors(model_);
   contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
   contents.files.merge(pair_tokenizer_files(data_.tokenizers));
-}
-
-void Seq2SeqTask::load(const std::string& path) { models::load_weights(model_, path + "/model.safetensors"); }
-
-Json Seq2SeqTask::identity() const {
-  Json identity = identity_of(settings_);
-  identity["pairs"] = checksum_text(data_.checksum);
-  identity["source_tokenizer"] = checksum_text(data_.tokenizers.source.fingerprint());
-  identity["target_tokenizer"] = checksum_text(data_.tokenizers.target.fingerprint());
-  return identity;
 }
 
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths) {
@@ -233,63 +215,64 @@ PairTokenizers tokenizers_of(const Seq2SeqRun& run, const RunFolder* folder,
           !run.group->broadcast_text(0, own && own->shared ? "shared" : "").empty()};
 }
 
-void average_last(models::Seq2Seq& model, const Seq2SeqRun& run) {
-  std::vector<std::string> paths;
-  const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
-  const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
-  for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
-  average_checkpoints(model, paths);
+}  // namespace
+
+Seq2SeqData Seq2SeqTask::prepare(const Run& run, const RunFolder* folder, const Texts& texts) {
+  const PairTokenizers tokenizers = tokenizers_of(run, folder, texts.training);
+  return prepare_seq2seq_data(texts.training, texts.validation, run.settings, &tokenizers);
 }
 
-}  // namespace
+std::vector<std::string> Seq2SeqTask::warnings() const {
+  if (data_.left_out == 0) return {};
+  return {concat(data_.left_out, " of ", std::ssize(data_.training) + data_.left_out,
+                 " pairs are longer than ", settings_.max_tokens, " tokens and are skipped (--max-tokens)")};
+}
+
+void Seq2SeqTask::describe(Seq2SeqSummary& summary) const {
+  summary.pairs = std::ssize(data_.training);
+  summary.left_out = data_.left_out;
+}
+
+bool Seq2SeqTask::finish(const Run& run) {
+  if (keeps_best()) return false;
+  if (run.leads()) {
+    std::vector<std::string> paths;
+    const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
+    const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
+    for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
+    average_checkpoints(model_, paths);
+  }
+  if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(model_));
+  return true;
+}
+
+const Kind& Seq2SeqTask::kind() {
+  static const Kind kind = {
+      .name = "seq2seq",
+      .about = "train a translator on sentence pairs",
+      .examples = {{"multihead train seq2seq --data train.tsv --valid valid.tsv --out model",
+                    "source TAB target on every line"},
+                   {"multihead train seq2seq --data train.tsv --valid valid.tsv --out model --resume",
+                    "continue an interrupted run"},
+                   {"multihead train seq2seq --data t.tsv --valid v.tsv --out m --preset small --average 4",
+                    "a larger model, averaging its last four checkpoints"}},
+      .unit = "token",
+      .data = "training pairs: source TAB target per line, UTF-8",
+      .valid = "validation pairs; without them there is no evaluation",
+      .tokenizer = "use the tokenizers of this folder (or tokenizer.json)",
+      .presets = seq2seq_presets(),
+      .make = TaskRun<Seq2SeqTask>::make};
+  return kind;
+}
 
 void start_from(Seq2SeqSettings& settings, const std::string& init) {
   settings.model = models::load_seq2seq(init).config();
 }
 
-Seq2SeqSummary train_seq2seq(const Seq2SeqRun& request) {
-  const Seq2SeqRun run = checked(request);
-  // Before the folder exists: a run that cannot begin leaves nothing behind.
-  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
-  const text::ParallelText training = text::read_pairs(run.data);
-  const text::ParallelText validation =
-      run.valid.empty() ? text::ParallelText() : text::read_pairs(run.valid);
-  const auto folder = folder_of(run);
-  const PairTokenizers tokenizers = tokenizers_of(run, folder.get(), training);
-  const Seq2SeqData data = prepare_seq2seq_data(training, validation, run.settings, &tokenizers);
-  Seq2SeqTask task(run.settings, data);
-  check_alike(run, run.settings, task.identity());
-  const bool begins = begin_run(run, folder.get());
-  share_start(run, begins || run.settings.lora.rank > 0, task.model(), models::load_seq2seq);
-  if (data.left_out > 0 && run.leads()) {
-    for (Observer* observer : run.observers) {
-      observer->on_warning(concat(data.left_out, " of ", training.source.size(), " pairs are longer than ",
-                                  run.settings.max_tokens, " tokens and are skipped (--max-tokens)"));
-    }
-  }
-  Seq2SeqSummary summary;
-  summary.pairs = static_cast<int64_t>(data.training.size());
-  summary.left_out = data.left_out;
-  const bool averages = run.settings.average > 1;
-  run_or_adapt(run, folder.get(), task, !averages, summary, [&]() -> std::optional<PairLoss> {
-    if (averages && run.leads()) average_last(task.model(), run);
-    if (averages && run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(task.model()));
-    if (data.validation.empty()) return std::nullopt;
-    if (averages) summary.kept_loss = task.evaluate(run.sharing()).value();
-    return evaluate(task.model(), data.validation, 4096, run.sharing());
-  });
-  return summary;
-}
+Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) { return train_task<Seq2SeqTask>(run); }
 
-Json to_json(const Seq2SeqSummary& s) {
-  Json json = to_json(static_cast<const RunSummary&>(s));
-  json["pairs"] = s.pairs;
-  json["pairs_left_out"] = s.left_out;
-  if (s.validation) {
-    json["validation"] =
-        Json::object({{"loss", number_or_null(s.validation->loss())}, {"tokens", s.validation->tokens}});
-  }
-  return json;
+Json to_json(const PairLoss& loss) {
+  return Json::object({{"loss", number_or_null(loss.loss())}, {"tokens", loss.tokens}});
 }
 
 }  // namespace multihead::train

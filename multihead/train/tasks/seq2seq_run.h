@@ -8,7 +8,7 @@
 
 #include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/train/data/pairs.h"
-#include "multihead/train/run.h"
+#include "multihead/train/tasks/model_task.h"
 #include "multihead/train/tasks/seq2seq_settings.h"
 
 namespace multihead::train {
@@ -45,53 +45,54 @@ struct PairLoss {
   int64_t tokens = 0;
   double loss() const { return nats / static_cast<double>(tokens); }
 };
+Json to_json(const PairLoss& loss);
 PairLoss evaluate(const models::Seq2Seq& model, const std::vector<TokenPair>& pairs,
                   int64_t batch_tokens = 4096, const Sharing& sharing = {});
 
 /// The model of a folder, to be trained on; see RunRequest::init. Throws IoError, FormatError.
 void start_from(Seq2SeqSettings& settings, const std::string& init);
 
+struct Seq2SeqSummary : ScoredSummary<PairLoss> {
+  int64_t pairs = 0, left_out = 0;
+  Json counts() const { return Json::object({{"pairs", pairs}, {"pairs_left_out", left_out}}); }
+};
+
 /// The training task of an encoder-decoder model. Weights are saved in Hugging Face layout.
-class Seq2SeqTask : public Task {
+class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss> {
  public:
+  using Data = Seq2SeqData;
+  using Summary = Seq2SeqSummary;
+  using Texts = Files<text::ParallelText>;
   /// `data` must outlive the task.
   Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& data);
 
+  static const Kind& kind();
+  static Seq2SeqSettings preset(const std::string& name) { return seq2seq_settings(name); }
+  static Texts read(const Run& run) { return read_files(run, text::read_pairs); }
+  static Data prepare(const Run& run, const RunFolder* folder, const Texts& texts);
+  static Seq2SeqTask make(const Run& run, const Data& data) { return {run.settings, data}; }
+  static models::Seq2Seq load_init(const std::string& init) { return models::load_seq2seq(init); }
+
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
-  std::optional<double> evaluate(const Sharing& sharing) override;
+  std::optional<PairLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
-  void load(const std::string& path) override;
-  Json identity() const override;
-
-  models::Seq2Seq& model() { return model_; }
+  std::vector<std::string> warnings() const;
+  void describe(Seq2SeqSummary& summary) const;
+  bool finish(const Run& run);
+  bool keeps_best() const { return settings_.average == 1; }
 
  private:
-  Seq2SeqSettings settings_;
   const Seq2SeqData& data_;
   PairBatches batches_;
-  std::vector<TokenPair> probe_;  // what evaluate() looks at
-  models::Seq2Seq model_;
 };
 
 /// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths);
 
-/// `data` is a two-column file; a tokenizer may be a model folder with two.
-struct Seq2SeqRun : RunRequest {
-  Seq2SeqSettings settings = {};
-  std::string valid = {};  ///< another two-column file; may be empty
-};
-
-struct Seq2SeqSummary : RunSummary {
-  std::optional<PairLoss> validation;  ///< of the kept model, over all validation pairs
-  int64_t pairs = 0, left_out = 0;
-};
-
-/// Throws IoError, FormatError (data, checkpoints), ValueError (settings), NumericError. An interrupted run
-/// leaves a checkpoint and no model.
+/// `data` and `valid` are two-column files; a tokenizer may be a model folder with two.
+using Seq2SeqRun = RunOf<Seq2SeqSettings>;
+/// See train_task().
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run);
-
-Json to_json(const Seq2SeqSummary& summary);
 
 }  // namespace multihead::train

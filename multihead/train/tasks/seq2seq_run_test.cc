@@ -59,9 +59,11 @@ class Seq2SeqRunTest : public testing::Test {
   }
 
   Seq2SeqRun run(const std::string& name, const Seq2SeqSettings& settings = small()) const {
-    return {{.data = (root_ / "train.tsv").string(), .tokenizer = {}, .folder = (root_ / name).string()},
-            settings,
-            (root_ / "valid.tsv").string()};
+    return {{.data = (root_ / "train.tsv").string(),
+             .tokenizer = {},
+             .valid = (root_ / "valid.tsv").string(),
+             .folder = (root_ / name).string()},
+            settings};
   }
 
   std::string bytes(const std::string& path) const {

@@ -7,11 +7,7 @@
 #include "multihead/distributed/world.h"
 #include "multihead/train/doctor/doctor.h"
 #include "multihead/train/evaluate.h"
-#include "multihead/train/tasks/classifier_run.h"
-#include "multihead/train/tasks/embedder_run.h"
-#include "multihead/train/tasks/language_model_run.h"
-#include "multihead/train/tasks/masked_lm_run.h"
-#include "multihead/train/tasks/seq2seq_run.h"
+#include "multihead/train/tasks/kind.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
 #include "python/src/modules.h"
@@ -69,15 +65,16 @@ class PyObserver : public train::Observer {
 nb::object from_json(const Json& json) { return nb::module_::import_("json").attr("loads")(json.dump()); }
 
 // Keyword arguments by the settings' names, with _ for -.
-void assign_settings(const char* who, const std::vector<train::Field>& known, nb::dict settings) {
+void assign_settings(const std::string& kind, const std::vector<train::Field>& known, nb::dict settings) {
   for (auto [key, value] : settings) {
-    std::string name = nb::cast<std::string>(key);
+    const auto given = nb::cast<std::string>(key);
+    std::string name = given;
     std::replace(name.begin(), name.end(), '_', '-');
-    const auto field =
-        std::find_if(known.begin(), known.end(), [&](const train::Field& f) { return f.name == name; });
-    if (field == known.end()) {
-      throw nb::type_error(
-          (std::string(who) + ": unknown setting '" + nb::cast<std::string>(key) + "'").c_str());
+    const auto find = [&] { return std::ranges::find(known, name, &train::Field::name); };
+    if (find() == known.end()) {
+      name = train::current_name(name);
+      const std::string now = find() == known.end() ? "" : concat("; it is now called '", name, "'");
+      throw nb::type_error(concat("train ", kind, ": unknown setting '", given, "'", now).c_str());
     }
     std::string text;
     if (PyBool_Check(value.ptr())) {
@@ -86,85 +83,40 @@ void assign_settings(const char* who, const std::vector<train::Field>& known, nb
       const nb::object printed = nb::steal(PyObject_Str(value.ptr()));
       text = nb::cast<std::string>(printed);
     }
-    train::assign(*field, std::string_view(text));
+    train::assign(*find(), std::string_view(text));
   }
 }
 
-struct RunWords {
-  const std::string &data, &folder, &tokenizer, &init;
-  bool resume, overwrite;
-  nb::object callback;
-};
+std::unique_ptr<train::AnyRun> new_run(const std::string& kind, const std::string& preset) {
+  std::unique_ptr<train::AnyRun> run = train::kind_of(kind).make();
+  run->set_preset(preset);
+  return run;
+}
 
-template <class Run, class Train>
-nb::object run_with(Run& run, const RunWords& words, Train&& train) {
-  run.data = words.data;
-  run.folder = words.folder;
-  run.tokenizer = words.tokenizer;
-  run.init = words.init;
-  run.resume = words.resume;
-  run.overwrite = words.overwrite;
+nb::object train_kind(const std::string& kind, const Path& data, const Path& folder, nb::dict settings,
+                      const std::string& preset, const Path& valid, const Path& tokenizer, const Path& init,
+                      bool resume, bool overwrite, nb::object callback) {
+  const std::unique_ptr<train::AnyRun> run = new_run(kind, preset);
+  train::RunRequest& request = run->request();
+  request.data = data;
+  request.folder = folder;
+  request.valid = valid;
+  request.tokenizer = tokenizer;
+  request.init = init;
+  request.resume = resume;
+  request.overwrite = overwrite;
+  if (!request.init.empty()) run->start_from_init();
+  assign_settings(kind, run->settings(), settings);
   const std::shared_ptr<distributed::Group> group = unlocked([] { return distributed::world(); });
-  run.group = group.get();
-  PyObserver observer(words.callback);
-  if (run.leads()) run.observers = {&observer};
-  run.should_stop = [&] { return observer.interrupt().came(); };
+  request.group = group.get();
+  PyObserver observer(callback);
+  if (request.leads()) request.observers = {&observer};
+  request.should_stop = [&] { return observer.interrupt().came(); };
   distributed::set_world_failed(true);  // until it is done
-  const auto summary = unlocked([&] { return train(run); });
+  const Json summary = unlocked([&] { return run->train(); });
   distributed::set_world_failed(false);
   observer.interrupt().raise_if_any();
-  return from_json(train::to_json(summary));
-}
-
-nb::object train_language_model(const Path& data, const Path& folder, nb::dict settings,
-                                const std::string& preset, const Path& tokenizer, const Path& init,
-                                bool resume, bool overwrite, nb::object callback) {
-  train::LanguageModelRun run;
-  run.settings = train::language_model_settings(preset);
-  if (!init.empty()) start_from(run.settings, init);
-  assign_settings("train_language_model", train::fields(run.settings), settings);
-  return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback},
-                  train::train_language_model);
-}
-
-nb::object train_seq2seq(const Path& data, const Path& folder, nb::dict settings, const std::string& preset,
-                         const Path& valid, const Path& tokenizer, const Path& init, bool resume,
-                         bool overwrite, nb::object callback) {
-  train::Seq2SeqRun run;
-  run.settings = train::seq2seq_settings(preset);
-  if (!init.empty()) start_from(run.settings, init);
-  assign_settings("train_seq2seq", train::fields(run.settings), settings);
-  run.valid = valid;
-  return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback}, train::train_seq2seq);
-}
-
-// Runs that fine-tune an encoder: their settings begin with it.
-template <class Run, class Summary>
-auto tune(const char* who, Summary (*train)(const Run&)) {
-  return [=](const Path& data, const Path& folder, nb::dict settings, const Path& valid, const Path& init,
-             bool resume, bool overwrite, nb::object callback) {
-    Run run;
-    start_from(run.settings, init);
-    assign_settings(who, train::fields(run.settings), settings);
-    run.valid = valid;
-    const std::string none;
-    return run_with(run, {data, folder, none, init, resume, overwrite, callback}, train);
-  };
-}
-
-nb::object train_masked_lm(const Path& data, const Path& folder, nb::dict settings, const std::string& preset,
-                           const Path& tokenizer, const Path& init, bool resume, bool overwrite,
-                           nb::object callback) {
-  train::MaskedLmRun run;
-  run.settings = train::masked_lm_settings(preset);
-  if (!init.empty()) start_from(run.settings, init);
-  assign_settings("train_masked_lm", train::fields(run.settings), settings);
-  return run_with(run, {data, folder, tokenizer, init, resume, overwrite, callback}, train::train_masked_lm);
-}
-
-template <class Settings>
-nb::object settings_dict(Settings settings) {
-  return from_json(train::to_json(train::fields(settings)));
+  return from_json(summary);
 }
 
 nb::dict evaluate_text(const models::LanguageModel& model, nb::handle tokens, int64_t context, int64_t batch,
@@ -236,36 +188,14 @@ void bind_checks(nb::module_& m) {
 }  // namespace
 
 void bind_runs(nb::module_& m) {
-  m.def("train_language_model", &train_language_model, "data"_a, "folder"_a, "settings"_a, "preset"_a,
+  m.def("train", &train_kind, "kind"_a, "data"_a, "folder"_a, "settings"_a, "preset"_a, "valid"_a,
         "tokenizer"_a, "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
-  m.def("train_seq2seq", &train_seq2seq, "data"_a, "folder"_a, "settings"_a, "preset"_a, "valid"_a,
-        "tokenizer"_a, "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
-  m.def("train_masked_lm", &train_masked_lm, "data"_a, "folder"_a, "settings"_a, "preset"_a, "tokenizer"_a,
-        "init"_a, "resume"_a, "overwrite"_a, "callback"_a.none());
-  const auto def_tune = [&](const char* name, auto run) {
-    m.def(name, run, "data"_a, "folder"_a, "settings"_a, "valid"_a, "init"_a, "resume"_a, "overwrite"_a,
-          "callback"_a.none());
-  };
-  def_tune("train_classifier", tune("train_classifier", train::train_classifier));
-  def_tune("train_embedder", tune("train_embedder", train::train_embedder));
   m.def(
-      "language_model_settings",
-      [](const std::string& preset) { return settings_dict(train::language_model_settings(preset)); },
-      "preset"_a, "All settings of train_language_model() with a preset's values.");
-  m.def(
-      "seq2seq_settings",
-      [](const std::string& preset) { return settings_dict(train::seq2seq_settings(preset)); }, "preset"_a,
-      "All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').");
-  m.def(
-      "masked_lm_settings",
-      [](const std::string& preset) { return settings_dict(train::masked_lm_settings(preset)); }, "preset"_a,
-      "All settings of train_masked_lm() with the values of a preset ('tiny', 'small', 'base').");
-  m.def(
-      "classifier_settings", [] { return settings_dict(train::ClassifierSettings()); },
-      "All settings of train_classifier(); dropout is the encoder's.");
-  m.def(
-      "embedder_settings", [] { return settings_dict(train::EmbedderSettings()); },
-      "All settings of train_embedder(); dropout is the encoder's.");
+      "settings",
+      [](const std::string& kind, const std::string& preset) {
+        return from_json(train::to_json(new_run(kind, preset)->settings()));
+      },
+      "kind"_a, "preset"_a);
   bind_checks(m);
 }
 

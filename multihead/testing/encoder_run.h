@@ -25,7 +25,7 @@ class EncoderRunTest : public testing::Test {
   }
   ~EncoderRunTest() override { std::filesystem::remove_all(root_); }
 
-  // Of tests/data/encoders, with words.
+  // Copies one of tests/data/encoders and gives it words.
   void copy_encoder(const std::string& name) const {
     const std::filesystem::path data = std::filesystem::path(MULTIHEAD_SOURCE_DIR) / "tests/data/encoders";
     std::filesystem::copy(data / name, root_ / name, std::filesystem::copy_options::recursive);

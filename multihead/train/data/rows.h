@@ -1,0 +1,26 @@
+// Rows of a data set: which of them a batch has, which an evaluation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "multihead/core/threads/parallel.h"
+#include "multihead/train/parallel/sharing.h"
+
+namespace multihead::train {
+
+/// The `size` rows of the index-th batch of a run over `count`. Every epoch visits all of them in an order of
+/// its own; a function of the arguments only.
+std::vector<int64_t> batch_rows(int64_t index, int64_t size, int64_t count, uint64_t seed);
+/// `wanted` of `count` rows, evenly spread; 0: all.
+std::vector<int64_t> spread_rows(int64_t count, int64_t wanted);
+/// measure_batches() over `rows`, `size` at a time.
+std::vector<double> measure_rows(
+    const Sharing& sharing, const std::vector<int64_t>& rows, int64_t size, int64_t width,
+    FunctionRef<void(const std::vector<int64_t>& batch, std::span<double> numbers)> measure);
+/// The checksum of a file with these columns, TAB between them; empty columns are left out.
+uint64_t checksum_of_columns(const std::vector<std::vector<std::string>>& columns);
+
+}  // namespace multihead::train

@@ -1,0 +1,231 @@
+// A kind of training from its request to the trained model: all but its data, its loss and its score.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "multihead/io/safetensors.h"
+#include "multihead/train/lora.h"
+#include "multihead/train/tasks/kind.h"
+
+namespace multihead::train {
+
+/// The base of every kind of training. A kind adds its types Summary and Data, and
+///
+///   kind()                    its row of kinds()
+///   preset(name)              its settings
+///   read(run)                 its data, before the output folder exists: a refusal leaves nothing behind
+///   make(run, data)           the task
+///   loss(), targets()         of a micro-batch
+///   score(most, sharing)      of `most` validation examples, evenly spread, or of all (0); none without any
+///   save()                    the model's files
+///
+/// and hides what it does otherwise. train_task() does the rest.
+template <class SettingsType, class ModelType, class ScoreType>
+class ModelTask : public Task {
+ public:
+  using Settings = SettingsType;
+  using Score = ScoreType;
+  using Run = RunOf<Settings>;
+  using Summary = ScoredSummary<Score>;
+
+  /// `make` adds the parameters that the folder of RunRequest::init does not hold to `fresh`. `data`:
+  /// checksums of what is trained on, by name. `sample`: validation examples per evaluation.
+  ModelTask(Settings settings,
+            FunctionRef<ModelType(const Settings& settings, std::vector<std::string>& fresh)> make, Json data,
+            int64_t sample)
+      : settings_(std::move(settings)),
+        model_(make(settings_, fresh_)),
+        data_id_(std::move(data)),
+        sample_(sample) {}
+
+  virtual std::optional<Score> score(int64_t most, const Sharing& sharing = {}) const = 0;
+
+  std::optional<double> evaluate(const Sharing& sharing) override {
+    const std::optional<Score> found = score(sample_, sharing);
+    if (!found) return std::nullopt;
+    latest_ = to_json(*found);
+    return found->loss();
+  }
+  /// The rates among the latest score's numbers: neither its loss nor counts.
+  std::vector<std::pair<std::string, double>> metrics() const override {
+    std::vector<std::pair<std::string, double>> rates;
+    for (const JsonMember& m : latest_.members()) {
+      const bool is_rate = m.value.kind() == Json::Kind::number && m.key.view() != "loss";
+      if (is_rate) rates.emplace_back(m.key, m.value.as_double());
+    }
+    return rates;
+  }
+  void load(const std::string& path) override {
+    auto& network = detail::network_of(model_);
+    const std::string file = path + "/model.safetensors";
+    if constexpr (requires { models::load_weights(network, file); }) {
+      models::load_weights(network, file);
+    } else {
+      models::import_weights(nn::named_parameters(network), models::weight_map(network),
+                             io::SafetensorsFile(file));
+    }
+  }
+  Json identity() const override {
+    Json identity = identity_of(settings_);
+    for (const JsonMember& sum : data_id_.members()) identity[sum.key] = sum.value;
+    return identity;
+  }
+  ModelType& model() { return model_; }
+  const std::vector<std::string>& fresh() const { return fresh_; }
+
+  /// The run as the loop computes it.
+  static Run computed(Run run) { return run; }
+  /// The data as the task takes it, where that depends on the leader's folder.
+  template <class Read>
+  static Read prepare(const Run&, const RunFolder*, Read read) {
+    return read;
+  }
+  /// Folders beside the model: an earlier run's are removed, this one's written.
+  void remove_modules(const RunFolder&) const {}
+  void write_modules(const RunFolder&) const {}
+  /// Told before the first step.
+  std::vector<std::string> warnings() const { return {}; }
+  /// What the summary counts.
+  void describe(Summary&) const {}
+  /// Makes the model of the last weights, instead of taking the best checkpoint's. Returns whether it did.
+  bool finish(const Run&) { return false; }
+  bool keeps_best() const { return true; }
+
+ protected:
+  Settings settings_;
+  std::vector<std::string> fresh_;
+  ModelType model_;
+
+ private:
+  Json data_id_, latest_ = Json::object();
+  int64_t sample_;
+};
+
+/// What RunRequest::data and ::valid hold.
+template <class Texts>
+struct Files {
+  Texts training, validation;
+};
+template <class Texts>
+Files<Texts> read_files(const RunRequest& run, Texts (*read)(const std::string& path)) {
+  return {read(run.data), run.valid.empty() ? Texts() : read(run.valid)};
+}
+
+/// Checksums of the data of a task with one tokenizer.
+inline Json data_id(const char* data, uint64_t checksum, const text::Tokenizer& tokenizer) {
+  return Json::object(
+      {{data, checksum_text(checksum)}, {"tokenizer_fingerprint", checksum_text(tokenizer.fingerprint())}});
+}
+
+namespace detail {
+
+/// Begins the leader's folder unless the run is resumed. Returns whether it did.
+template <class T>
+bool begin_run(const T& task, const typename T::Run& run, RunFolder* folder) {
+  if (folder == nullptr) return false;
+  const bool begins = !folder->checkpoint();
+  if (begins) {
+    task.remove_modules(*folder);
+    auto settings = run.settings;
+    Json record = to_json(run, fields(settings));
+    if (T::kind().valid != nullptr) record["valid"] = io::path_to_json(run.valid);
+    folder->begin(std::move(record));
+  }
+  task.write_modules(*folder);
+  return begins;
+}
+
+/// Trains `task`, or `outer` around it, and publishes the model with its summary unless interrupted.
+template <class T, class Outer>
+typename T::Summary run_to_end(T& task, Outer& outer, const typename T::Run& run, RunFolder* folder) {
+  typename T::Summary summary;
+  task.describe(summary);
+  LoopOptions options = {.schedule = schedule_of(run.settings, run.settings.model.embed_dim),
+                         .restore_best = task.keeps_best(),
+                         .run = folder != nullptr ? folder->run() : ""};
+  static_cast<RunSummary&>(summary) =
+      run_task(outer, trained_parameters(outer.model()), run, run.settings, std::move(options));
+  if (summary.ending == Ending::interrupted) return summary;
+  if constexpr (requires { outer.merge(); }) outer.merge();  // where the leader's weights have arrived
+  if (task.finish(run)) summary.kept_loss = task.evaluate(run.sharing()).value_or(summary.kept_loss);
+  summary.validation = task.score(0, run.sharing());
+  if (on_any(run.group, summary.validation && run.should_stop && run.should_stop())) {
+    summary.validation.reset();
+    summary.ending = Ending::interrupted;
+  }
+  if (summary.ending == Ending::interrupted || !run.leads()) return summary;
+  io::CheckpointContents model;
+  outer.save(model);
+  folder->publish(model);
+  folder->write_summary(to_json(summary));
+  return summary;
+}
+
+inline void read_config(models::LanguageModelConfig& config, const Json& json, const std::string& where) {
+  config = models::config_from_json(json, where);
+}
+inline void read_config(models::Seq2SeqConfig& config, const Json& json, const std::string& where) {
+  config = models::seq2seq_config_from_json(json, where);
+}
+inline void read_config(models::EncoderConfig& config, const Json& json, const std::string& where) {
+  config = models::encoder_config_from_json(json, where);
+}
+
+}  // namespace detail
+
+/// Trains a model of any kind. Throws IoError, FormatError (data, checkpoints), ValueError (settings),
+/// NumericError. An interrupted run leaves a checkpoint and no model.
+template <class T>
+typename T::Summary train_task(const typename T::Run& request) {
+  check_request(request, T::kind());
+  typename T::Run given = request;
+  given.settings.shards = shards_of(given.settings, given.ranks());
+  check(given.settings);
+  check_request(given, given.settings);
+  const typename T::Run run = T::computed(given);
+  check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
+  auto read = T::read(run);
+  const std::unique_ptr<RunFolder> folder = folder_of(run);
+  auto data = T::prepare(run, folder.get(), std::move(read));
+  T task = T::make(run, data);
+  auto& network = detail::network_of(task.model());
+  check_training_memory(run.settings, nn::parameter_count(network), run.ranks());
+  check_alike(run, run.settings, task.identity(), nn::named_parameters(network));
+  const bool begins = detail::begin_run(task, given, folder.get()), adapts = run.settings.lora.rank > 0;
+  if constexpr (requires { T::load_init(run.init); }) {
+    share_start(run, begins || adapts, task.model(), T::load_init);
+  }
+  for (Observer* observer : run.leads() ? run.observers : std::vector<Observer*>()) {
+    for (const std::string& warning : task.warnings()) observer->on_warning(warning);
+  }
+  if (!adapts) return detail::run_to_end(task, task, run, folder.get());
+  LoraTask<T> adapted(task, run.settings, run.init);
+  return detail::run_to_end(task, adapted, run, folder.get());
+}
+
+/// For Kind::make.
+template <class T>
+class TaskRun final : public AnyRun {
+ public:
+  static std::unique_ptr<AnyRun> make() { return std::make_unique<TaskRun>(); }
+
+  RunRequest& request() override { return run_; }
+  std::vector<Field> settings() override { return fields(run_.settings); }
+  void set_preset(const std::string& name) override { run_.settings = T::preset(name); }
+  void start_from_init() override { start_from(run_.settings, run_.init); }
+  Json model() const override { return models::config_to_json(run_.settings.model); }
+  void set_model(const Json& config, const std::string& where) override {
+    detail::read_config(run_.settings.model, config, where);
+  }
+  void check_settings() const override { check(run_.settings); }
+  Json train() const override { return to_json(train_task<T>(run_)); }
+
+ private:
+  typename T::Run run_;
+};
+
+}  // namespace multihead::train
