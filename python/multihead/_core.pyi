@@ -3565,34 +3565,9 @@ def prune_checkpoints(folder: str | bytes | os.PathLike, *, keep_newest: int = 2
     Deletes the other complete checkpoints; `steps` are kept as well as the newest. Returns the deleted steps.
     """
 
-def train_language_model(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+def train(kind: str, data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
 
-def train_seq2seq(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
-
-def train_masked_lm(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
-
-def train_classifier(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, valid: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
-
-def train_embedder(data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, valid: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
-
-def language_model_settings(preset: str) -> object:
-    """All settings of train_language_model() with a preset's values."""
-
-def seq2seq_settings(preset: str) -> object:
-    """
-    All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base').
-    """
-
-def masked_lm_settings(preset: str) -> object:
-    """
-    All settings of train_masked_lm() with the values of a preset ('tiny', 'small', 'base').
-    """
-
-def classifier_settings() -> object:
-    """All settings of train_classifier(); dropout is the encoder's."""
-
-def embedder_settings() -> object:
-    """All settings of train_embedder(); dropout is the encoder's."""
+def settings(kind: str, preset: str) -> object: ...
 
 def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None, stride: int = 0) -> dict:
     """

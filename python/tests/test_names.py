@@ -153,7 +153,6 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "LoraSettings": "train_language_model",
     "LoraTask": "train_language_model",
     "adapter_options": "train_language_model",
-    "run_or_adapt": "train_language_model",
     "load_adapter": "models.LanguageModel.load_adapter",
     "is_adapter_folder": "models.LanguageModel.load",
     "base_of_adapter": "models.LanguageModel.load",
@@ -166,7 +165,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "distinct_labels": "train_classifier",
 }
 INTERNAL = {  # reason: names
-    "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields add_model_fields",
+    "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields model_fields add_model_fields",
     "only C++ needs a type for it": "Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
@@ -190,7 +189,7 @@ INTERNAL = {  # reason: names
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
-    "PairBatches run_task run_to_end dropout_rng least_model make_optimizer pair_tokenizer_files Seq2SeqData prepare_seq2seq_data "
+    "PairBatches run_task train_task dropout_rng least_model make_optimizer pair_tokenizer_files Seq2SeqData prepare_seq2seq_data "
     "Seq2SeqTask average_checkpoints fields identity identity_of language_model_presets seq2seq_presets parse_integer "
     "OptimizerChoice add_report_fields dtype_of_products "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
@@ -200,8 +199,9 @@ INTERNAL = {  # reason: names
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
     "with_weights trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
-    "checked folder_of tokenizer_source tokenizer_of begin_run share_start "
-    "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any part_of parts_of",
+    "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
+    "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns "
+    "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
     "C++ only so far": "ContextScope recomputed",
