@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The documentation as a site that works offline: build/site/index.html.
-#   scripts/docs.sh              guide, tutorials, Python reference (MkDocs, from PyPI) and C++ reference (Doxygen)
-#   scripts/docs.sh --execute    runs the notebooks, too, and shows their plots; needs the package: pip install . matplotlib
+#   scripts/docs.sh    guide, lessons with their stored outputs, Python reference (MkDocs, from PyPI) and C++ reference (Doxygen)
+# Where the program has been built, docs/commands.md is compared with its help.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,10 +10,7 @@ if [[ ! -x $environment/bin/mkdocs ]]; then
   python3 -m venv --system-site-packages "$environment"
   "$environment/bin/pip" install --quiet mkdocs mkdocs-material mkdocs-jupyter latex2mathml 'mkdocstrings[python]'
 fi
-if [[ ${1:-} == --execute ]]; then
-  "$environment/bin/pip" install --quiet . matplotlib
-  export MULTIHEAD_EXECUTE_NOTEBOOKS=true
-fi
+if compgen -G 'build/*/multihead' >/dev/null; then tools/command_page.py --check; fi
 "$environment/bin/mkdocs" build --strict --quiet
 
 if command -v doxygen >/dev/null; then

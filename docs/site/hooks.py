@@ -1,5 +1,6 @@
 """What the site needs beyond MkDocs' plugins: links and formulas of notebooks, and no request to any host."""
 
+import ast
 import html
 import pathlib
 import re
@@ -8,6 +9,51 @@ from latex2mathml.converter import convert
 
 CODE = re.compile(r"(<(pre|code|script|style)\b.*?</\2>)", re.DOTALL)
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
+
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "multihead"
+
+
+def _public_names(module):
+    """{name: where it is defined} of what a module of the package offers; modules it imports have their own section."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
+    found, listed = {}, None
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+            known = {} if node.module == "_core" else _public_names(node.module)
+            found |= {a.asname or a.name: known.get(a.name, f"multihead.{node.module}.{a.name}") for a in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = f"multihead.{module}.{node.name}"
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__" and isinstance(node.value, ast.List):
+            listed = ast.literal_eval(node.value)
+    return {name: path for name, path in found.items() if name in listed} if listed else {
+        name: path for name, path in found.items() if not name.startswith("_")}  # fmt: skip
+
+
+def _entry(name, path, stub):
+    overloads = [node for node in stub.body if isinstance(node, ast.FunctionDef) and node.decorator_list
+                 and path == f"multihead._core.{node.name}"]  # fmt: skip
+    if not overloads:
+        return f'::: {path}\n    options: {{heading: "{name}", toc_label: "{name}"}}\n'
+    # mkdocstrings finds no function that a stub file declares only as overloads.
+    signatures = "\n".join(f"{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}" for node in overloads)
+    text = "\n\n".join(filter(None, (ast.get_docstring(node) for node in overloads)))
+    return f"### {name}\n\n```python\n{signatures}\n```\n\n```text\n{text}\n```\n"
+
+
+def on_page_markdown(markdown, page, **_):
+    """The line `names of MODULE` of the Python reference becomes an entry for every public name."""
+    if page.file.src_uri != "api/python.md":
+        return markdown
+
+    stub = ast.parse((PACKAGE / "_core.pyi").read_text("utf-8"))
+
+    def entries(match):
+        prefix = "" if match[1] == "__init__" else f"{match[1]}."
+        return "\n".join(_entry(prefix + name, path, stub) for name, path in
+                         sorted(_public_names(match[1]).items(), key=lambda item: item[0].lower()))  # fmt: skip
+
+    return re.sub(r"^names of (\w+)$", entries, markdown, flags=re.M)
 
 
 def _mathml(match):
