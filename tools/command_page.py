@@ -72,7 +72,9 @@ def table(rows):
 
 
 def page(verbs):
-    common = [flag for flag in next(iter(verbs.values()))[2] if all(flag in flags for _, _, flags, _ in verbs.values())]
+    common = [
+        flag for flag in next(iter(verbs.values()))[2] if all(flag in flags for _, _, flags, _ in verbs.values())
+    ]
     anchor = {verb: "multihead-" + verb.replace(" ", "-") for verb in verbs}
     text = HEAD + "".join(f"| [`{verb}`](#{anchor[verb]}) | {cell(about)} |\n" for verb, (about, *_) in verbs.items())
     if common:

@@ -69,7 +69,10 @@ def _axes_summary(axis):
     for line in axis.get_lines():
         name = "" if line.get_label().startswith("_") else f" {line.get_label()}"
         parts.append(f"line{name} {_spread(line.get_ydata())}")
-    parts += [f"map {'×'.join(map(str, image.get_array().shape))} {_spread(image.get_array())}" for image in axis.get_images()]
+    parts += [
+        f"map {'×'.join(map(str, image.get_array().shape))} {_spread(image.get_array())}"
+        for image in axis.get_images()
+    ]
     bars = [patch.get_width() if horizontal else patch.get_height() for group in axis.containers
             for horizontal in [getattr(group, "orientation", "") == "horizontal"] for patch in getattr(group, "patches", [])]  # fmt: skip
     parts += [f"bars {_spread(bars)}"] if bars else []
@@ -136,7 +139,14 @@ class Run:
             plt.show = plain
             plt.close("all")
         if value is not None:
-            self.shown.append({"data": self._data(value), "execution_count": number, "metadata": {}, "output_type": "execute_result"})
+            self.shown.append(
+                {
+                    "data": self._data(value),
+                    "execution_count": number,
+                    "metadata": {},
+                    "output_type": "execute_result",
+                }
+            )
         return self.shown
 
     @staticmethod
@@ -165,7 +175,9 @@ def store(path, measure=False):
 
 def _text(outputs):
     """What can be compared of a cell's outputs."""
-    return "\n".join("".join(o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"]).strip() for o in outputs)
+    return "\n".join(
+        "".join(o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"]).strip() for o in outputs
+    )
 
 
 def differences(stored, made, kind=()):
@@ -192,7 +204,12 @@ SOLUTION = re.compile(r"<details>\s*<summary>Solution</summary>\s*```python\n(.*
 
 
 def solutions(notebook):
-    return [text for cell in notebook["cells"] if cell["cell_type"] == "markdown" for text in SOLUTION.findall(source(cell))]
+    return [
+        text
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "markdown"
+        for text in SOLUTION.findall(source(cell))
+    ]
 
 
 def main():

@@ -38,7 +38,10 @@ def test_entries():
 
 def test_a_page_names_common_flags_once_and_escapes_bars():
     flags = [("--json", "results as JSON"), ("--on true|false", "a | b"), ("-h, --help", "show this help")]
-    verbs = {"one": ("does one", "multihead one [flags]", flags, ""), "two": ("does two", "multihead two", [flags[0], flags[2]], "  x")}
+    verbs = {
+        "one": ("does one", "multihead one [flags]", flags, ""),
+        "two": ("does two", "multihead two", [flags[0], flags[2]], "  x"),
+    }
     text = command_page.page(verbs)
     assert text.count("results as JSON") == 1
     assert "| <code>--on true\\|false</code> | a \\| b |" in text
