@@ -1,8 +1,7 @@
 // multihead lab
 #include <fmt/format.h>
 
-#include "cli/http/lab_server.h"
-#include "cli/module.h"
+#include "cli/http/server.h"
 #include "cli/streams.h"
 #include "cli/verbs/look_flags.h"
 #include "multihead/train/signals.h"
@@ -89,8 +88,7 @@ class Lab : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    const auto serve = module_function<ServeLab>(
-        kLabModule, kServeLab, "lab needs", "it is built where cpp-httplib is (Debian: libcpp-httplib-dev)");
+    const RunSockets sockets = load_sockets("lab");
     if (reading([&] { return models::is_seq2seq_folder(folder_); }))
       throw UsageError("lab is for language models; for translators use multihead attend");
     LoadedModel loaded = load_model_dir(folder_);
@@ -98,16 +96,42 @@ class Lab : public Verb {
     const Laboratory laboratory(folder_, std::move(loaded), selection_);
     laboratory.page(text_);  // refuses what it cannot show before there is an address
     const train::StopSignals signals;
-    const bool served = serve(port_, {.page = [&] { return laboratory.page(text_); },
-                                      .run = [&](const std::string& body) { return laboratory.answer(body); },
-                                      .on_ready = [&](int port) { report(common, port); },
-                                      .should_stop = [] { return train::StopSignals::received() != 0; }});
-    if (!served)
-      throw InputError(concat("port ", port_, " on 127.0.0.1 is in use; --port 0 picks a free one"));
+    const WakeDescriptor wake;
+    HttpServer server = {.port = port_, .connections = 256};
+    int bound = 0;
+    server.handle = [&](const serve::HttpRequest& request) { return reply(laboratory, request, bound); };
+    server.session = {.limits = {.body = size_t{1} << 20}, .body_patience = 10, .idle_patience = 10};
+    server.on_ready = [&](int port) { report(common, bound = port); };
+    server.phase = [] {
+      return train::StopSignals::received() != 0 ? SocketLoop::Phase::stop : SocketLoop::Phase::serve;
+    };
+    run_http(sockets, server, wake);
     return kDone;
   }
 
  private:
+  // A page on loopback that other pages in the browser cannot use: not under a name that points here (DNS
+  // rebinding), and not with a form, which may send text but not JSON without asking for permission.
+  std::shared_ptr<serve::Reply> reply(const Laboratory& laboratory, const serve::HttpRequest& request,
+                                      int port) const {
+    auto reply = std::make_shared<serve::Reply>(nullptr, serve::Reply::Clock::time_point::max());
+    const std::string& host = request.header("host");
+    if (host != concat("127.0.0.1:", port) && host != concat("localhost:", port)) {
+      reply->answer(403, "text/plain", "");
+    } else if (request.method == "GET" && request.path == "/") {
+      reply->answer(200, "text/html; charset=utf-8",
+                    laboratory.page(text_));  // made once before: it does not fail
+    } else if (request.method != "POST" || request.path != "/run") {
+      reply->answer(404, "text/plain", "");
+    } else if (!request.header("content-type").starts_with("application/json")) {
+      reply->answer(415, "text/plain", "");
+    } else {
+      auto [status, body] = laboratory.answer(request.body);
+      reply->answer(status, "application/json", std::move(body));
+    }
+    return reply;
+  }
+
   static void report(const CommonOptions& common, int port) {
     const std::string address = fmt::format("http://127.0.0.1:{}/", port);
     if (common.json) {

@@ -1,64 +1,22 @@
 // multihead serve
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <system_error>
 
-#include "cli/http/sockets.h"
+#include "cli/http/server.h"
 #include "cli/model_dir.h"
-#include "cli/module.h"
 #include "cli/streams.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/serve/session.h"
+#include "multihead/serve/service.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
 namespace {
-
-// A number that other threads raise to wake the one that waits for it.
-class WakeDescriptor {
- public:
-  WakeDescriptor() : descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  }
-  ~WakeDescriptor() { close(descriptor_); }
-  WakeDescriptor(const WakeDescriptor&) = delete;
-  WakeDescriptor& operator=(const WakeDescriptor&) = delete;
-
-  void raise() const {
-    const uint64_t one = 1;
-    while (write(descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-  }
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
-// A session of the library on a socket of the module.
-class Session : public Conversation {
- public:
-  Session(serve::Service& service, const serve::SessionOptions& options, Socket& socket,
-          const std::string& peer)
-      : session_(
-            service, options, peer, [&socket](std::string_view bytes) { socket.send(bytes); },
-            [&socket] { socket.end(); }) {}
-  size_t receive(std::string_view bytes) override { return session_.receive(bytes); }
-  void wake() override { session_.wake(); }
-  void tick() override { session_.tick(serve::HttpSession::Clock::now()); }
-  void finish() override { session_.finish(); }
-
- private:
-  serve::HttpSession session_;
-};
 
 class Serve : public Verb {
  public:
@@ -102,30 +60,23 @@ class Serve : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    const auto sockets = module_function<RunSockets>(kSocketsModule, kRunSockets, "serve needs",
-                                                     "it is built where libevent is (Debian: libevent-dev)");
+    const RunSockets sockets = load_sockets("serve");
     if (models_.empty()) throw UsageError("MODEL is required; see multihead serve --help");
     read_options();
     const WakeDescriptor wake;
     serve::Service service(load(common), service_, [&wake] { wake.raise(); });
-    session_.limits.body = static_cast<size_t>(body_megabytes_) << 20;
-    if (!common.quiet) session_.log = [&common](const serve::AccessLine& line) { log(common, line); };
+    HttpServer server = {.host = host_, .port = port_, .connections = connections_};
+    server.handle = [&](const serve::HttpRequest& request) { return service.handle(request); };
+    server.session.limits.body = static_cast<size_t>(body_megabytes_) << 20;
+    server.session.log = [&](const serve::AccessLine& line) {
+      if (line.status != 0) service.count(line.status);
+      if (!common.quiet) log(common, line);
+    };
+    server.on_ready = [&](int port) { report(common, port); };
+    server.phase = [&] { return phase(service); };
     const train::StopSignals signals;
-    const int problem = sockets({.host = host_,
-                                 .port = port_,
-                                 .most = connections_,
-                                 .wake_descriptor = wake.get(),
-                                 .open =
-                                     [&](Socket& socket, const std::string& peer) {
-                                       return std::make_unique<Session>(service, session_, socket, peer);
-                                     },
-                                 .on_ready = [&](int port) { report(common, port); },
-                                 .phase = [&] { return phase(service); }});
-    if (problem == 0) return kDone;
-    const std::string reason =
-        problem == -1 ? "there is no such host" : std::generic_category().message(problem);
-    throw InputError(concat("cannot listen on ", printable(host_), " port ", port_, ": ", reason,
-                            problem == EADDRINUSE ? "; --port 0 picks a free one" : ""));
+    run_http(sockets, server, wake);
+    return kDone;
   }
 
  private:
@@ -217,7 +168,6 @@ class Serve : public Verb {
   std::string host_ = "127.0.0.1", key_file_, weights_ = "stored", cache_dtype_ = "f32";
   int64_t port_ = 8080, cache_megabytes_ = 512, body_megabytes_ = 8, connections_ = 1024;
   serve::ServiceOptions service_;
-  serve::SessionOptions session_;
   std::optional<std::chrono::steady_clock::time_point> signalled_;
 };
 

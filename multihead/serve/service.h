@@ -43,7 +43,7 @@ class Service {
   std::shared_ptr<Reply> handle(const HttpRequest& request);
   /// From now on requests get 503.
   void close();
-  /// Counts an answer that is being sent, for /metrics.
+  /// Counts an answer that was sent, for /metrics.
   void count(int status);
   /// Requests that are being answered.
   int64_t active() const;

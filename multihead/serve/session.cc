@@ -8,9 +8,9 @@
 
 namespace multihead::serve {
 
-HttpSession::HttpSession(Service& service, const SessionOptions& options, std::string peer, Send send,
+HttpSession::HttpSession(Handler handle, const SessionOptions& options, std::string peer, Send send,
                          std::function<void()> close)
-    : service_(service),
+    : handle_(std::move(handle)),
       options_(options),
       peer_(std::move(peer)),
       send_(std::move(send)),
@@ -58,14 +58,13 @@ void HttpSession::start(HttpRequest request) {
   since_ = Clock::now();
   keeps_alive_ = request_.keeps_alive;
   line_ = {.peer = peer_, .method = request_.method, .path = request_.path};
-  reply_ = service_.handle(request_);
+  reply_ = handle_(request_);
   request_.body = {};
   wake();
 }
 
 void HttpSession::send_head(const Reply::Part& part) {
   line_.status = part.status;
-  service_.count(part.status);
   HttpHeaders headers = part.headers;
   is_chunked_ = part.is_stream && request_.takes_chunks;
   if (part.is_stream && !is_chunked_) keeps_alive_ = false;  // the connection's end is the answer's

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "multihead/serve/service.h"
+#include "multihead/serve/reply.h"
 
 namespace multihead::serve {
 
@@ -36,9 +36,11 @@ class HttpSession {
  public:
   using Clock = Reply::Clock;
   using Send = std::function<void(std::string_view bytes)>;
+  /// Begins to answer, as Service::handle() does.
+  using Handler = std::function<std::shared_ptr<Reply>(const HttpRequest& request)>;
 
   /// `close`: after what was sent, the connection ends.
-  HttpSession(Service& service, const SessionOptions& options, std::string peer, Send send,
+  HttpSession(Handler handle, const SessionOptions& options, std::string peer, Send send,
               std::function<void()> close);
   /// The client has gone: what it waits for is cancelled.
   ~HttpSession();
@@ -61,7 +63,7 @@ class HttpSession {
   void log(bool is_complete);
   void close();
 
-  Service& service_;
+  Handler handle_;
   const SessionOptions& options_;
   std::string peer_;
   Send send_;

@@ -14,9 +14,8 @@ using ::testing::StartsWith;
 struct Connection {
   explicit Connection(Service& service, SessionOptions given = {}) : options(std::move(given)) {
     options.log = [this](const AccessLine& line) { lines.push_back(line); };
-    session.emplace(
-        service, options, "peer", [this](std::string_view bytes) { sent += bytes; },
-        [this] { is_closed = true; });
+    session.emplace([&service](const HttpRequest& request) { return service.handle(request); }, options,
+                    "peer", [this](std::string_view bytes) { sent += bytes; }, [this] { is_closed = true; });
   }
   // As a loop does: what is not taken is offered again.
   void send(const std::string& bytes) {

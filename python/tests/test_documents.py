@@ -209,9 +209,8 @@ def run(command, folder):
         command += " " + " ".join(SHORT)
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}", MULTIHEAD_NUM_THREADS="1",
                        OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
-    module = {"lab": "multihead_lab.so", "serve": "multihead_sockets.so"}.get(arguments[1]) if len(arguments) > 1 else None
-    if module is not None:
-        if not (PROGRAM / module).exists():
+    if arguments[:2] in (["multihead", "lab"], ["multihead", "serve"]):
+        if not (PROGRAM / "multihead_sockets.so").exists():
             return
         arguments = [re.sub(r"^8\d{3}$", "0", word) for word in arguments]  # a port that is free
         with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:

@@ -5,8 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 make_text >text.txt
 "$multihead" train lm --data text.txt --out model "${small[@]}" >log.txt 2>&1 || fail "training: $(cat log.txt)"
-if "$multihead" lab nowhere 2>&1 | grep -q 'lab needs multihead_lab.so'; then
-  echo 'SKIPPED: cpp-httplib is not here'
+if "$multihead" lab nowhere 2>&1 | grep -q 'lab needs multihead_sockets.so'; then
+  echo 'SKIPPED: libevent is not here'
   exit 77
 fi
 expect 3 'nowhere' "$multihead" lab nowhere
