@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 
 #include "multihead/core/files.h"
 #include "multihead/io/checkpoint.h"
@@ -25,15 +24,12 @@ void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t 
 
 }  // namespace
 
-void declare_weights(Flags& flags, std::string& weights, bool stored) {
-  std::vector<std::string> words = weight_dtypes();
+void declare_weights(Flags& flags, std::string& weights, bool stored, bool f32) {
+  std::vector<std::string> words = kernels::weight_dtype_names();
+  if (!f32) std::erase(words, "f32");
   if (stored) words.insert(words.begin(), "stored");
   flags.choice("weights", weights, std::move(words),
                "weights: bf16, f16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
-}
-
-std::vector<std::string> weight_dtypes() {
-  return {std::begin(kernels::kWeightDtypes), std::end(kernels::kWeightDtypes)};
 }
 
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights, bool packed) {

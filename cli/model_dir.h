@@ -20,9 +20,7 @@ struct LoadedModel {
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32",
                            bool packed = false);
 /// --weights of a model; "stored" among them if its folder may hold packed ones.
-void declare_weights(Flags& flags, std::string& weights, bool stored = true);
-/// The words for what weights can be made of.
-std::vector<std::string> weight_dtypes();
+void declare_weights(Flags& flags, std::string& weights, bool stored = true, bool f32 = true);
 
 /// Refuses to write a changed model over the folder or file that it comes from.
 void check_elsewhere(const std::string& from, const std::string& to);

@@ -2,6 +2,7 @@
 // the command line and the Python package are included individually.
 #pragma once
 
+#include "multihead/core/blocks.h"
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"

@@ -126,7 +126,7 @@ class Eval : public Verb {
       own.integer("beam", pairs_.search.beam_size, "translator: beam size", {.least = 1});
     });
     flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
-    flags.choice("weight-dtype", pairs_.weight_dtype, weight_dtypes(),
+    flags.choice("weight-dtype", pairs_.weight_dtype, kernels::weight_dtype_names(),
                  "translator: weights used to translate; the loss always uses f32");
     flags.text("save-translations", "FILE", pairs_.output,
                "translator: write the translations, one per line");

@@ -17,26 +17,23 @@ class Quantize : public Verb {
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
     flags.text("out", "DIR", out_, "folder to write (required)");
-    declare_weights(flags, weights_);
+    declare_weights(flags, weights_, true, false);
   }
 
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
-    if (weights_ == "f32") throw UsageError("--weights must be one of bf16, f16, int8, q8, q4; got \"f32\"");
     check_elsewhere(folder_, out_);
     LoadedModel loaded = load_model_dir(folder_, weights_);
-    const nn::WeightDtype dtype = loaded.model.weight_dtype();
-    if (dtype == nn::WeightDtype::f32) {
-      throw UsageError(
-          concat(folder_, " holds f32 weights; --weights must be one of bf16, f16, int8, q8, q4"));
-    }
+    const std::string_view dtype = kernels::name(loaded.model.weight_dtype());
+    if (dtype == "f32")
+      throw UsageError(concat(folder_, " holds f32 weights; --weights must be ", smaller()));
     save_model_dir(loaded, folder_, out_);
     const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());
     const int64_t f32 = 4 * models::matrix_weights(loaded.model.config());
     if (common.json) {
-      put_json(Json::object({{"weights", kernels::name(dtype)}, {"bytes", bytes}, {"f32_bytes", f32}}));
+      put_json(Json::object({{"weights", dtype}, {"bytes", bytes}, {"f32_bytes", f32}}));
     } else {
-      fmt::print("{}: {} weights, {:.1f} MB ({:.1f} in f32)\n", printable(out_), kernels::name(dtype),
+      fmt::print("{}: {} weights, {:.1f} MB ({:.1f} in f32)\n", printable(out_), dtype,
                  static_cast<double>(bytes) * 1e-6, static_cast<double>(f32) * 1e-6);
     }
     return kDone;

@@ -36,7 +36,7 @@ class Translate : public Verb {
     given_.declare(flags, [this](Flags& flags) { declare_search(flags); });
     flags.integer("seed", seed_, "--sample: random seed");
     flags.integer("batch-tokens", options_.batch_tokens, "source tokens per batch", {.least = 1});
-    flags.choice("weight-dtype", weight_dtype_, weight_dtypes(),
+    flags.choice("weight-dtype", weight_dtype_, kernels::weight_dtype_names(),
                  "int8: quantised weights and inputs, faster, a quarter of the memory");
   }
 

@@ -18,15 +18,17 @@ constexpr uint64_t kMostEntries =
 constexpr uint64_t kMostAxes = 4;
 constexpr int64_t kTaskNumbers = 1 << 18;  // that a thread reads and decodes at once
 
-const GgufType* type_of(uint32_t id) {
-  const std::vector<GgufType>& types = gguf_types();
-  const auto found = std::find_if(types.begin(), types.end(), [&](const GgufType& t) { return t.id == id; });
+const BlockFormat* type_of(uint32_t id) {
+  const std::vector<BlockFormat>& types = block_formats();
+  const auto found =
+      std::find_if(types.begin(), types.end(), [&](const BlockFormat& t) { return t.id == id; });
   return found == types.end() ? nullptr : &*found;
 }
 
 std::string supported_types() {
   std::string names;
-  for (const GgufType& type : gguf_types()) names += (names.empty() ? "" : ", ") + std::string(type.name);
+  for (const BlockFormat& type : block_formats())
+    names += (names.empty() ? "" : ", ") + std::string(type.name);
   return names;
 }
 
@@ -378,7 +380,7 @@ void GgufFile::load_rows(const std::string& name, int64_t begin, int64_t count, 
 
 Tensor GgufFile::load(const std::string& name) const {
   const GgufTensor& tensor = readable(name);
-  const GgufType& type = *tensor.type;
+  const BlockFormat& type = *tensor.type;
   Shape shape;
   for (const int64_t size : tensor.shape) shape.push_back(size);
   const Tensor loaded = Tensor::empty(shape, Dtype::f32);

@@ -1,7 +1,6 @@
 // Models in the GGUF format, as llama.cpp reads and writes them.
 //
-// Source: the specification in ggml's repository (gguf.md), versions 2 and 3, little endian. The quantised types are decoded as the Python
-// package `gguf` does, to the bit.
+// Source: the specification in ggml's repository (gguf.md), versions 2 and 3, little endian.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +11,22 @@
 #include <variant>
 #include <vector>
 
+#include "multihead/core/blocks.h"
 #include "multihead/core/files.h"
 #include "multihead/core/tensor/tensor.h"
 
 namespace multihead::io {
 
-/// How a tensor's numbers are stored: blocks of `block` numbers in `bytes` bytes.
-struct GgufType {
-  uint32_t id = 0;        ///< in the file
-  const char* name = "";  ///< "Q4_K"
-  int64_t block = 1, bytes = 0;
-  /// Decodes `blocks` blocks to f32.
-  void (*decode)(const uint8_t* from, int64_t blocks, float* to) = nullptr;
-  /// The reverse, for finite numbers; none: such files are read only.
-  void (*encode)(const float* from, int64_t blocks, uint8_t* to) = nullptr;
-};
-
-/// The types that can be read: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4.
-const std::vector<GgufType>& gguf_types();
 /// One that can be written: F32, F16, BF16, Q4_0, Q4_1, Q8_0, in any case. Throws ValueError for others.
-const GgufType& writable_gguf_type(std::string_view name);
+const BlockFormat& writable_gguf_type(std::string_view name);
 
 /// A tensor's entry in the header.
 struct GgufTensor {
   uint32_t type_id = 0;
-  const GgufType* type = nullptr;  ///< none: an unsupported type; listed, but not loaded
-  std::vector<int64_t> shape;      ///< row-major: the reverse of the file's
-  size_t part = 0;                 ///< of a model in several files, from 0
-  uint64_t offset = 0;             ///< in that file
+  const BlockFormat* type = nullptr;  ///< none: an unsupported type; listed, but not loaded
+  std::vector<int64_t> shape;         ///< row-major: the reverse of the file's
+  size_t part = 0;                    ///< of a model in several files, from 0
+  uint64_t offset = 0;                ///< in that file
   int64_t numel() const;
 };
 
@@ -123,7 +110,7 @@ struct GgufContents {
   struct Stored {
     std::string name;
     Tensor tensor;  ///< f32
-    const GgufType* type = nullptr;
+    const BlockFormat* type = nullptr;
   };
   GgufMetadata metadata;
   std::vector<Stored> tensors;

@@ -158,7 +158,7 @@ TEST_F(GgufTest, CutAndMutatedFiles) {
 // All block formats decode finite scales to finite numbers; values are compared with the package `gguf` in
 // python/tests/test_gguf.py.
 TEST(GgufTypesTest, EveryTypeFillsItsBlocks) {
-  for (const GgufType& type : gguf_types()) {
+  for (const BlockFormat& type : block_formats()) {
     std::vector<uint8_t> bytes(static_cast<size_t>(3 * type.bytes), 0x11);
     std::vector<float> numbers(static_cast<size_t>(3 * type.block), NAN);
     type.decode(bytes.data(), 3, numbers.data());

@@ -114,7 +114,7 @@ void pad(FileWriter& file) {
 }
 
 void write_tensor(FileWriter& file, const GgufContents::Stored& stored) {
-  const GgufType& type = *stored.type;
+  const BlockFormat& type = *stored.type;
   const Tensor tensor = stored.tensor.contiguous();
   const float* numbers = tensor.data<float>();
   MH_CHECK(type.block == 1 ||
@@ -132,10 +132,10 @@ void write_tensor(FileWriter& file, const GgufContents::Stored& stored) {
 
 }  // namespace
 
-const GgufType& writable_gguf_type(std::string_view name) {
+const BlockFormat& writable_gguf_type(std::string_view name) {
   std::string upper(name), known;
   for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  for (const GgufType& type : gguf_types()) {
+  for (const BlockFormat& type : block_formats()) {
     if (type.encode == nullptr) continue;
     if (upper == type.name) return type;
     known += (known.empty() ? "" : ", ") + std::string(type.name);

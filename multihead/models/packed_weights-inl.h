@@ -12,7 +12,7 @@ namespace multihead::models::detail {
 /// Format of the embedding and the output layer where the other matrices are packed as `dtype`: at least 8
 /// bits in groups, and such that rows() can read it.
 inline nn::WeightDtype embedding_dtype(nn::WeightDtype dtype) {
-  return dtype == nn::WeightDtype::f32 || kernels::is_half(dtype) ? dtype : nn::WeightDtype::q8;
+  return kernels::format_of(dtype).functions->is_float ? dtype : nn::WeightDtype::q8;
 }
 /// Format of the matrix `name`.
 inline nn::WeightDtype dtype_of(const std::string& name, nn::WeightDtype dtype) {
@@ -20,9 +20,8 @@ inline nn::WeightDtype dtype_of(const std::string& name, nn::WeightDtype dtype) 
   return words ? embedding_dtype(dtype) : dtype;
 }
 
-/// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of
-/// kernels/quantized/packed_linear_groups.h (q8, q4, q4_k, q5_k, q6_k), packed_linear_int8.h or
-/// packed_linear_half.h.
+/// Parameters under their own names; matrices as "<name>.<dtype>", i32 [bytes / 4], in the order of groups.h,
+/// int8.h or half.h in kernels/quantized/.
 io::TensorMap packed_tensors(LanguageModel& model);
 
 /// The dtype of the layers' matrices, if the file holds packed ones.

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/models/files/finite_weights-inl.h"
@@ -11,22 +9,26 @@ namespace {
 using nn::PackedLinear;
 using nn::WeightDtype;
 
-constexpr std::array kPacked = {WeightDtype::q4,  WeightDtype::int8, WeightDtype::q8,   WeightDtype::bf16,
-                                WeightDtype::f16, WeightDtype::q4_k, WeightDtype::q5_k, WeightDtype::q6_k};
-
 std::string packed_name(const std::string& name, WeightDtype dtype) {
   return concat(name, '.', kernels::name(dtype));
 }
 
+// What a matrix is packed as in the file.
+std::optional<WeightDtype> dtype_in(const io::SafetensorsFile& file, const std::string& name) {
+  for (const kernels::WeightFormat& format : kernels::kWeightFormats) {
+    if (format.functions->is_portable && file.contains(packed_name(name, format.dtype))) return format.dtype;
+  }
+  return std::nullopt;
+}
+
 PackedLinear load_packed(const io::SafetensorsFile& file, const std::string& name, const Tensor& weight) {
-  for (const WeightDtype dtype : kPacked) {
-    const std::string stored = packed_name(name, dtype);
-    if (!file.contains(stored)) continue;
-    MH_CHECK(name != "token_embedding.weight" || dtype != WeightDtype::int8, FormatError, file.path(),
-             ": an embedding cannot be int8");
+  if (const std::optional<WeightDtype> dtype = dtype_in(file, name)) {
+    const std::string stored = packed_name(name, *dtype);
+    MH_CHECK(name != "token_embedding.weight" || kernels::format_of(*dtype).has_rows(), FormatError,
+             file.path(), ": an embedding cannot be ", kernels::name(*dtype));
     const Tensor packed = file.load(stored);
     try {
-      PackedLinear linear(packed, weight.size(0), weight.size(1), dtype);
+      PackedLinear linear(packed, weight.size(0), weight.size(1), *dtype);
       check_finite(file.path(), stored, linear);
       return linear;
     } catch (const std::invalid_argument& error) {
@@ -53,10 +55,7 @@ io::TensorMap packed_tensors(LanguageModel& model) {
 }
 
 std::optional<WeightDtype> packed_dtype(const io::SafetensorsFile& file) {
-  for (const WeightDtype dtype : kPacked) {
-    if (file.contains(packed_name("layers.0.linear2.weight", dtype))) return dtype;
-  }
-  return std::nullopt;
+  return dtype_in(file, "layers.0.linear2.weight");
 }
 
 void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, WeightDtype dtype) {

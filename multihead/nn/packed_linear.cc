@@ -15,11 +15,15 @@ constexpr int64_t kFirstBlock = 1 << 18, kLargestBlock = 1 << 23;  // 1 MiB, dou
 
 const float* data_or_null(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
-void check_f16(const float* weights, int64_t count) {
-  constexpr float kBeyond = 65520;  // rounds to infinity
-  for (int64_t i = 0; i < count; ++i) {
-    MH_CHECK(!(std::abs(weights[i]) >= kBeyond) || std::isinf(weights[i]), ValueError,
-             "PackedLinear: f16 ends at 65504, a weight is ", weights[i]);
+// Throws ValueError unless f32 weights in rows of `in` can be packed so.
+void check_packable(const kernels::WeightFormat& format, const float* weights, int64_t count, int64_t in) {
+  MH_CHECK(format.of_floats(), ValueError, "PackedLinear: ", format.name, " comes from GGUF files alone");
+  MH_CHECK(format.longest_row == 0 || in <= format.longest_row, ValueError, "PackedLinear: ", format.name,
+           " sums at most ", format.longest_row, " products, got rows of ", in);
+  for (int64_t i = 0; i < count && format.beyond > 0; ++i) {
+    MH_CHECK(!(std::abs(weights[i]) >= format.beyond) || std::isinf(weights[i]), ValueError,
+             "PackedLinear: ", format.name, " rounds ", format.beyond, " and more to infinity, a weight is ",
+             weights[i]);
   }
 }
 
@@ -39,32 +43,29 @@ void check_part(const char* what, const Tensor& x, const Shape& expected) {
 PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end,
                            WeightDtype dtype)
     : out_(end - begin), in_(weight.size(1)), dtype_(dtype) {
-  MH_CHECK(dtype != WeightDtype::int8 || in_ <= kernels::kLongestInt8Sum, ValueError,
-           "PackedLinear: int8 sums at most ", kernels::kLongestInt8Sum, " products, got rows of ", in_);
-  MH_CHECK(!kernels::has_blocks(dtype), ValueError, "PackedLinear: ", kernels::name(dtype),
-           " comes from GGUF files alone");
   const auto as_f32 = [](const Tensor& x) { return x.detach().to(Dtype::f32).contiguous(); };
-  packed_ = empty_packed(dtype, out_, in_);
   const Tensor w = as_f32(weight);
   const float* rows = w.data<float>() + begin * in_;
-  if (dtype == WeightDtype::f16) check_f16(rows, out_ * in_);
+  check_packable(kernels::format_of(dtype), rows, out_ * in_, in_);
+  packed_ = empty_packed(dtype, out_, in_);
   kernels::pack_weight(dtype, rows, in_, out_, in_, packed_.data<int32_t>());
   if (!bias.defined()) return;
   bias_ = Tensor::empty({out_});
   std::copy_n(as_f32(bias).data<float>() + begin, out_, bias_.data<float>());
 }
 
-PackedLinear::PackedLinear(const StoredWeight& weight, int64_t out, int64_t in)
-    : out_(out), in_(in), dtype_(weight.dtype) {
-  MH_CHECK(dtype_ == WeightDtype::f16 || kernels::has_groups(dtype_), ValueError,
-           "PackedLinear: expected f16 or groups, got ", kernels::name(dtype_));
+PackedLinear::PackedLinear(const StoredWeight& weight, int64_t out, int64_t in) : out_(out), in_(in) {
+  const std::optional<WeightDtype> dtype = kernels::packed_dtype_of(weight.format);
+  MH_CHECK(dtype, ValueError, "PackedLinear: no packed format takes over blocks of ", weight.format.name);
+  dtype_ = *dtype;
   packed_ = empty_packed(dtype_, out, in);
   kernels::pack_stored(weight, out, in, packed_.data<int32_t>());
 }
 
 PackedLinear::PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype)
     : out_(out), in_(in), dtype_(dtype) {
-  MH_CHECK(dtype != WeightDtype::f32, ValueError, "PackedLinear: packed f32 weights cannot be stored");
+  MH_CHECK(kernels::format_of(dtype).functions->is_portable, ValueError, "PackedLinear: packed ",
+           kernels::name(dtype), " weights cannot be stored");
   const Shape expected = {kernels::packed_weight_bytes(dtype, out, in) / 4};
   MH_CHECK(packed.dtype() == Dtype::i32 && packed.shape() == expected, ShapeError,
            "PackedLinear: packed must be i32 ", expected, ", got ", packed.dtype(), ' ', packed.shape());
@@ -137,7 +138,8 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
 }
 
 Tensor PackedLinear::rows(const Tensor& ids) const {
-  MH_CHECK(dtype_ != WeightDtype::int8, ValueError, "PackedLinear: rows of int8 are not read alone");
+  MH_CHECK(kernels::format_of(dtype_).has_rows(), ValueError, "PackedLinear: rows of ", kernels::name(dtype_),
+           " are not read alone");
   MH_CHECK(ids.dtype() == Dtype::i64 || ids.dtype() == Dtype::i32, DtypeError,
            "embedding: ids must be i64 or i32, got ", ids.dtype());
   const Tensor numbers = ids.to(Dtype::i64).contiguous();

@@ -21,12 +21,12 @@ class PackedLinear {
  public:
   PackedLinear() = default;
   /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
-  /// Throws ValueError (int8 and a row longer than kernels::kLongestInt8Sum; f16 and a weight beyond it; a K
-  /// format of GGUF).
+  /// Throws ValueError (a dtype that f32 weights cannot be packed as, a longer row or larger weights than it
+  /// takes: kernels/quantized/format.h).
   PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end, WeightDtype dtype);
   PackedLinear(const Tensor& weight, WeightDtype dtype)
       : PackedLinear(weight, Tensor(), 0, weight.size(0), dtype) {}
-  /// A weight [out, in] as GGUF files store it. Throws ValueError unless its dtype is f16 or has groups.
+  /// A weight [out, in] as GGUF files store it. Throws ValueError unless a packed format takes it over.
   PackedLinear(const StoredWeight& weight, int64_t out, int64_t in);
   /// From the bytes of packed(), for a dtype whose packing is the same on every machine. Throws ValueError,
   /// ShapeError.
@@ -48,7 +48,7 @@ class PackedLinear {
   /// Throws    ShapeError, DtypeError, ValueError (a tape would record it: packed weights cannot be trained)
   Tensor operator()(const Tensor& x, const Tensor& bias, const multihead::LinearOptions& fused = {}) const;
   /// Rows of the weight as f32: ids (i64 or i32) of any shape -> [..., in]. Throws ValueError (an id outside
-  /// [0, out), int8), DtypeError.
+  /// [0, out), a format without has_rows()), DtypeError.
   Tensor rows(const Tensor& ids) const;
 
   bool defined() const { return packed_.defined(); }

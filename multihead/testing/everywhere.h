@@ -53,6 +53,25 @@ class EverywhereScope {
   int threads_;
 };
 
+/// Calls check(where) on every instruction set, with and without dots of bytes, on one and three threads.
+inline void everywhere(const std::function<void(const std::string&)>& check) {
+  const EverywhereScope scope;
+  for (const kernels::Isa isa : {kernels::Isa::baseline, kernels::Isa::avx2, kernels::Isa::avx512}) {
+    if (isa > kernels::best_isa()) continue;
+    kernels::set_isa(isa);
+    for (const bool dots : {true, false}) {
+      kernels::set_int8_dots(dots);
+      if (dots != kernels::int8_dots()) continue;
+      for (const int threads : {1, 3}) {
+        set_num_threads(threads);
+        check(std::string(kernels::isa_name(isa)) + (dots ? " dots " : " ") + std::to_string(threads) +
+              " threads");
+      }
+    }
+  }
+  kernels::set_int8_dots(true);
+}
+
 struct Limits {
   double atol = 1e-6, rtol = 2e-6;
 };

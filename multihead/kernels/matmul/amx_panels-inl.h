@@ -1,4 +1,4 @@
-// Panels of X times pairs of tiles of Y: what gemm_amx.cc and packed_linear_amx.cc share.
+// Panels of X times pairs of tiles of Y: what gemm_amx.cc and quantized/panels_on_tiles.cc share.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A product on tiles, and the way of its blocks into C. Internal: gemm_amx.cc and packed_linear_amx.cc.
+// A product on tiles, and the way of its blocks into C. Internal: gemm_amx.cc and quantized/panels_on_tiles.cc.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
-template TileFunction<Pairs> TileOf<Pairs>(bool, bool, int64_t, int);  // packed_linear_half.cc's too
+template TileFunction<Pairs> TileOf<Pairs>(bool, bool, int64_t, int);  // half.cc's too
 
 void MultiplyPairs(const EngineArgs& g) { MultiplyWith<Pairs>(g); }
 #else

@@ -154,7 +154,9 @@ void pack_f16(const std::vector<Float16>& weight, int64_t out, int64_t in, std::
   const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
     std::memcpy(to, weight.data() + begin * in, static_cast<size_t>(count * in) * sizeof(Float16));
   };
-  pack_stored({.read = read, .dtype = WeightDtype::f16}, out, in, packed.data());
+  const auto is_f16 = [](const BlockFormat& format) { return format.packed_as == std::string("f16"); };
+  const BlockFormat& f16 = *std::find_if(block_formats().begin(), block_formats().end(), is_f16);
+  pack_stored({read, f16}, out, in, packed.data());
 }
 
 TEST(PackedLinearTest, StoredF16LiesAsPackedF32Does) {

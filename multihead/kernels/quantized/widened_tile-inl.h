@@ -1,4 +1,4 @@
-// f32 rows times a packed panel of bf16 or f16 (packed_linear_half.h), two k at a time: a word of bf16 gives
+// f32 rows times a packed panel of bf16 or f16 (half.h), two k at a time: a word of bf16 gives
 // both by a shift and a mask. Chains are cut and added as in micro_kernel-inl.h: the bits of gemm() of
 // widened weights.
 

@@ -101,37 +101,10 @@ const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
                           " cannot be written; those of llama, mistral, qwen2 and qwen3 can"));
 }
 
-// llama.cpp's number for "mostly of this type".
-int64_t file_type(const io::GgufType& type) {
-  constexpr std::pair<std::string_view, int64_t> kNumbers[] = {{"F32", 0},  {"F16", 1},  {"Q4_0", 2},
-                                                               {"Q4_1", 3}, {"Q8_0", 7}, {"BF16", 32}};
-  return std::find_if(std::begin(kNumbers), std::end(kNumbers),
-                      [&](const auto& n) { return n.first == type.name; })
-      ->second;
-}
-
 // Where the head's row `row` of ours lies in the file.
 int64_t stored_row(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim * head_dim, place = row % head_dim, half = head_dim / 2;
   return head + place % half * 2 + place / half;
-}
-
-// Types that are computed as they lie.
-constexpr std::pair<std::string_view, nn::WeightDtype> kComputed[] = {
-    {"F16", nn::WeightDtype::f16},  {"Q8_0", nn::WeightDtype::q8},   {"Q4_0", nn::WeightDtype::q4},
-    {"Q4_1", nn::WeightDtype::q4},  {"Q4_K", nn::WeightDtype::q4_k}, {"Q5_K", nn::WeightDtype::q5_k},
-    {"Q6_K", nn::WeightDtype::q6_k}};
-
-bool is_computed(std::string_view type) {
-  return std::any_of(std::begin(kComputed), std::end(kComputed),
-                     [&](const auto& c) { return c.first == type; });
-}
-
-nn::WeightDtype computed_as(std::string_view type) {
-  for (const auto& [stored, dtype] : kComputed) {
-    if (stored == type) return dtype;
-  }
-  return nn::WeightDtype::q8;
 }
 
 // Loads the matrices of a model; `rules` says which of the file's make one of ours.
@@ -147,7 +120,10 @@ class MatrixLoader {
     return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
   }
 
-  nn::WeightDtype dtype_of(const WeightRule& rule) const { return computed_as(type_of(rule)); }
+  nn::WeightDtype dtype_of(const WeightRule& rule) const {
+    const BlockFormat* type = type_of(rule);
+    return (type != nullptr ? kernels::packed_dtype_of(*type) : std::nullopt).value_or(nn::WeightDtype::q8);
+  }
 
   nn::PackedLinear pack(const WeightRule& rule, nn::WeightDtype dtype) const {
     std::vector<Tensor> parts;
@@ -155,14 +131,14 @@ class MatrixLoader {
     return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), dtype};
   }
 
-  // Blocks that are computed as they lie are taken over; other types, and mixed ones, are quantised again, to
-  // q8.
+  // Blocks that a packed format takes over stay as they are; other types, and mixed ones, are quantised again,
+  // to q8.
   nn::PackedLinear pack_stored(const WeightRule& rule, const Tensor& shape_of) const {
     const int64_t out = shape_of.size(0), in = shape_of.size(1);
-    const std::string_view type = type_of(rule);
-    if (!is_computed(type)) return pack(rule, nn::WeightDtype::q8);
+    const BlockFormat* type = type_of(rule);
+    if (type == nullptr || !kernels::packed_dtype_of(*type)) return pack(rule, nn::WeightDtype::q8);
     const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
-    nn::PackedLinear packed({.read = read, .dtype = dtype_of(rule), .has_min = type == "Q4_1"}, out, in);
+    nn::PackedLinear packed({read, *type}, out, in);
     detail::check_finite(file_.path(), stored_name(rule.parts[0].name), packed);
     return packed;
   }
@@ -170,15 +146,13 @@ class MatrixLoader {
  private:
   const std::string& stored_name(const std::string& name) const { return names_.at(name); }
 
-  // The type of all parts, or empty if they differ.
-  std::string_view type_of(const WeightRule& rule) const {
-    std::string_view type;
-    for (const WeightPart& part : rule.parts) {
-      const io::GgufType* own = file_.tensors().at(stored_name(part.name)).type;
-      if (own == nullptr || (!type.empty() && type != own->name)) return {};
-      type = own->name;
-    }
-    return type;
+  // The type of all parts; null if they differ.
+  const BlockFormat* type_of(const WeightRule& rule) const {
+    const auto own = [&](const WeightPart& part) { return file_.tensors().at(stored_name(part.name)).type; };
+    const BlockFormat* type = own(rule.parts[0]);
+    const bool alike = std::all_of(rule.parts.begin(), rule.parts.end(),
+                                   [&](const WeightPart& part) { return own(part) == type; });
+    return alike ? type : nullptr;
   }
 
   // Rows [begin, begin + count) of the parts one below the other.
@@ -213,6 +187,8 @@ class MatrixLoader {
   std::map<std::string, std::string> names_;
 };
 
+bool is_half(const BlockFormat& type) { return kernels::packed_dtype_of(type) == nn::WeightDtype::f16; }
+
 // Whether the matrices are used without conversion and take less memory than f32: some are quantised, or all
 // are f16.
 bool is_packed(const io::GgufFile& file) {
@@ -220,7 +196,7 @@ bool is_packed(const io::GgufFile& file) {
   for (const auto& [name, tensor] : file.tensors()) {
     if (tensor.type == nullptr || tensor.shape.size() != 2) continue;
     quantised |= tensor.type->block > 1;
-    halves &= tensor.type->name == std::string_view("F16");
+    halves &= is_half(*tensor.type);
   }
   return quantised || halves;
 }
@@ -251,9 +227,8 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
   double bytes = 0;
   for (const auto& [name, tensor] : file.tensors()) {
     if (tensor.type == nullptr) continue;
-    const bool half = tensor.type->name == std::string_view("F16");
     numbers += tensor.numel();
-    bytes += static_cast<double>(tensor.numel()) * (!as_stored ? 4 : half ? 2.25 : 1.25);
+    bytes += static_cast<double>(tensor.numel()) * (!as_stored ? 4 : is_half(*tensor.type) ? 2.25 : 1.25);
   }
   MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
            matrix_weights(config), " weights, but the file has ", numbers);
@@ -279,13 +254,13 @@ void save_gguf(LanguageModel& model, const std::string& path, std::string_view t
                const io::GgufMetadata& vocabulary) {
   const LanguageModelConfig& c = model.config();
   const GgufArchitecture& architecture = architecture_for(c);
-  const io::GgufType &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
-  // As in llama.cpp's own files the output layer, which errors reach undamped, keeps eight bits beside four.
-  const io::GgufType& outer = type.name[1] == '4' ? io::writable_gguf_type("Q8_0") : type;
+  const BlockFormat &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
+  // As in llama.cpp's own files the output layer, whose errors reach the logits directly, keeps eight bits.
+  const BlockFormat& outer = type.bits() < 8 ? io::writable_gguf_type("Q8_0") : type;
   const std::string prefix = std::string(architecture.name) + ".";
   io::GgufContents contents;
   contents.metadata = {{"general.architecture", architecture.name},
-                       {"general.file_type", file_type(type)},
+                       {"general.file_type", type.file_type},
                        {"general.quantization_version", 2},
                        {prefix + "block_count", c.num_layers},
                        {prefix + "context_length", c.context},

@@ -13,8 +13,8 @@ namespace multihead::models {
 /// Whether a model's path names a GGUF file and not a folder: io::is_gguf_file().
 bool is_gguf(const std::string& path);
 
-/// Quantised matrices stay so (LanguageModel::pack_weights): Q8_0, Q4_0, Q4_1, Q4_K, Q5_K and Q6_K as they
-/// lie, other types as q8; as_f32 decodes them, and with `packed_as` they are packed as that. Architectures:
+/// Quantised matrices stay so (LanguageModel::pack_weights): types with BlockFormat::packed_as without
+/// conversion, others as q8; as_f32 decodes them, and with `packed_as` they are packed as that. Architectures:
 /// llama, qwen2, qwen3. Everything in the file that would change the model is either followed or refused by
 /// name. Throws IoError, FormatError, MemoryError.
 LanguageModel load_gguf(const std::string& path, bool as_f32 = false,

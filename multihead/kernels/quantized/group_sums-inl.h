@@ -1,22 +1,22 @@
 // Sums of products of integers over a group of 32 along k, 16 outputs in lanes.
 //   q4  vpmaddubsw adds two products of w <= 15 and |x| <= 127 to an int16, which holds the eight of a group
 //   q8  the same of |w| and x with w's sign: two products fit (2 · 128 · 127), so each is widened
-//   q5_k  halves of q4's sums, since eight products of w <= 31 are what an int16 holds
-//   q6_k  likewise of |w| <= 32 and x with w's sign; the halves times their scales, together below 2^24
+//   5 bits  halves of q4's sums, since eight products of w <= 31 are what an int16 holds
+//   6 bits  likewise of |w| <= 32 and x with w's sign; the halves times their scales, together below 2^24
 //   dots  vpdpbusd adds four products of the same operands
 
-#if defined(MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_GROUP_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_GROUP_SUMS_INL_H_
-#undef MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_GROUP_SUMS_INL_H_
+#if defined(MULTIHEAD_KERNELS_QUANTIZED_GROUP_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_QUANTIZED_GROUP_SUMS_INL_H_
+#undef MULTIHEAD_KERNELS_QUANTIZED_GROUP_SUMS_INL_H_
 #else
-#define MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_GROUP_SUMS_INL_H_
+#define MULTIHEAD_KERNELS_QUANTIZED_GROUP_SUMS_INL_H_
 #endif
 
 #include <cstring>
 #include <type_traits>
 
-#include "multihead/kernels/quantized/packed_linear_groups.h"
-#include "multihead/kernels/quantized/packed_linear_integers-inl.h"
+#include "multihead/kernels/quantized/groups.h"
+#include "multihead/kernels/quantized/integers-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -68,7 +68,7 @@ HWY_INLINE IntVec AddLarge(IntVec sum, ByteVec u, ByteVec s) {
 }
 
 // The integer sums of one group, MR rows times NV vectors, four values of k a step.
-template <WeightDtype kDtype, bool kDots, int MR, int NV>
+template <int kBits, bool kDots, int MR, int NV>
 HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, IntVec (&sums)[MR][NV]) {
   const GroupBytes d;
   constexpr int64_t kVectorBytes = kLanes * groups::kNeighbours, kHalf = kWeightGroup / 2;
@@ -78,11 +78,11 @@ HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, I
     for (int j = 0; j < NV; ++j) sums[i][j] = hn::Zero(TileInts());
   }
 #pragma GCC unroll 8
-  for (int64_t k = 0; k < (kDtype == WeightDtype::q4 ? kHalf : kWeightGroup); k += groups::kNeighbours) {
+  for (int64_t k = 0; k < (kBits == 4 ? kHalf : kWeightGroup); k += groups::kNeighbours) {
 #pragma GCC unroll 2
     for (int j = 0; j < NV; ++j) {
       const ByteVec v = hn::LoadU(d, w + k * groups::kPanelColumns + j * kVectorBytes);
-      if constexpr (kDtype == WeightDtype::q4) {
+      if constexpr (kBits == 4) {
         const hn::Repartition<uint16_t, GroupBytes> d16;
         const ByteVec low_bits = hn::Set(d, uint8_t{15}), low = hn::And(v, low_bits),
                       high = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v))), low_bits);
@@ -101,7 +101,7 @@ HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, I
       }
     }
   }
-  if constexpr (kDtype == WeightDtype::q4 && !kDots) {
+  if constexpr (kBits == 4 && !kDots) {
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 2
@@ -111,7 +111,7 @@ HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, I
 }
 
 // The unsigned values of step kStep, those at k = 4 · kStep and the next three.
-template <WeightDtype kDtype, int kStep>
+template <GroupFormat kFormat, int kStep>
 HWY_INLINE ByteVec BlockValues(const uint8_t* w) {
   const GroupBytes d;
   const hn::Repartition<uint16_t, GroupBytes> d16;
@@ -120,7 +120,7 @@ HWY_INLINE ByteVec BlockValues(const uint8_t* w) {
   if constexpr (kStep >= 4) v = hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v)));
   v = hn::And(v, hn::Set(d, uint8_t{15}));
   // The bits above move to place 4; what comes along from the neighbour in 16 bits is cut off.
-  constexpr bool kTwo = kDtype == WeightDtype::q6_k;
+  constexpr bool kTwo = kFormat.bits == 6;
   constexpr int kFrom = kTwo ? kStep / 2 * 2 : kStep;
   const auto more = hn::BitCast(d16, hn::LoadU(d, w + kPlane + (kTwo ? kStep % 2 * groups::kStepBytes : 0)));
   const ByteVec mask = hn::Set(d, static_cast<uint8_t>(kTwo ? 0x30 : 0x10));
@@ -131,8 +131,8 @@ HWY_INLINE ByteVec BlockValues(const uint8_t* w) {
   }
 }
 
-// The integer sums of half a group of q5_k or q6_k.
-template <WeightDtype kDtype, bool kDots, int kHalf, int MR, int NV>
+// The integer sums of half a group of five or six bits.
+template <GroupFormat kFormat, bool kDots, int kHalf, int MR, int NV>
 HWY_INLINE void HalfSums(const int8_t* x, int64_t x_stride, const uint8_t* w, IntVec (&sums)[MR][NV]) {
   const GroupBytes d;
 #pragma GCC unroll 2
@@ -142,9 +142,10 @@ HWY_INLINE void HalfSums(const int8_t* x, int64_t x_stride, const uint8_t* w, In
     for (int i = 0; i < MR; ++i) sums[i][j] = hn::Zero(TileInts());
     const auto add = [&](auto step) HWY_ATTR {
       constexpr int kStep = step();
-      const ByteVec v = BlockValues<kDtype, kStep>(from);
-      if constexpr (kDtype == WeightDtype::q6_k) {
-        const ByteVec less = hn::Sub(v, hn::Set(d, uint8_t{32})), absolute = AbsoluteBytes(less);
+      const ByteVec v = BlockValues<kFormat, kStep>(from);
+      if constexpr (kFormat.middle() > 0) {
+        const ByteVec less = hn::Sub(v, hn::Set(d, static_cast<uint8_t>(kFormat.middle()))),
+                      absolute = AbsoluteBytes(less);
 #pragma GCC unroll 8
         for (int i = 0; i < MR; ++i) {
           const ByteVec s = WithSignOf(less, NeighboursOf(x + i * x_stride + 4 * kStep));

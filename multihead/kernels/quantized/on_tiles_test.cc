@@ -1,6 +1,7 @@
 // Packed bf16 on tiles has the bits of the product on tiles, packed integers those of the other ways.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -11,7 +12,8 @@
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
-#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
+#include "multihead/kernels/quantized/on_tiles-inl.h"
+#include "multihead/testing/stored_blocks.h"
 
 namespace multihead::kernels {
 namespace {
@@ -28,13 +30,17 @@ struct Sizes {
   int64_t rows, out, in;
 };
 
-// Blocks of a K format: random values and factors, and scales of the size that they have in files.
-void read_blocks(int64_t count, int64_t bytes, uint8_t* to) {
-  std::mt19937 r(5);
-  for (int64_t i = 0; i < count; ++i, to += bytes) {
-    for (int64_t j = 0; j < bytes; ++j) to[j] = static_cast<uint8_t>(r());
-    to[1] = 0x10, to[3] = 0x14;  // the upper bytes of scale and minimum
-  }
+// Packs blocks of a format that `dtype` takes over.
+void pack_blocks(WeightDtype dtype, const Sizes& s, void* packed) {
+  const auto& formats = block_formats();
+  const BlockFormat& format = *std::find_if(formats.begin(), formats.end(),
+                                            [&](const BlockFormat& f) { return f.packed_as == name(dtype); });
+  const int64_t row = (s.in + format.block - 1) / format.block;
+  const std::vector<uint8_t> bytes = testing::stored_blocks(format, s.out * row);
+  const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
+    std::copy_n(bytes.data() + begin * row * format.bytes, count * row * format.bytes, to);
+  };
+  pack_stored({read, format}, s.out, s.in, packed);
 }
 
 // A product with operands of its own.
@@ -47,11 +53,8 @@ struct PackedProduct {
       : x(normal(s.rows * s.in, 1)), bias(normal(s.out, 2)), residual(normal(s.rows * s.out, 3)) {
     y.resize(residual.size());
     auto* packed = memory.get<char>(static_cast<size_t>(packed_weight_bytes(dtype, s.out, s.in)));
-    if (has_blocks(dtype)) {
-      const int64_t blocks = (s.in + kWeightBlock - 1) / kWeightBlock,
-                    bytes = dtype == WeightDtype::q4_k ? 144 : 176;
-      const auto read = [=](int64_t, int64_t count, uint8_t* to) { read_blocks(count * blocks, bytes, to); };
-      pack_stored({read, dtype}, s.out, s.in, packed);
+    if (!format_of(dtype).of_floats()) {
+      pack_blocks(dtype, s, packed);
     } else {
       pack_weight(dtype, normal(s.out * s.in, 4).data(), s.in, s.out, s.in, packed);
     }

@@ -1,4 +1,4 @@
-#include "multihead/kernels/quantized/packed_linear_int8.h"
+#include "multihead/kernels/quantized/int8.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 namespace multihead::kernels {
 namespace {
 
+using testing::everywhere;
 using testing::normal_floats;
 using testing::poisoned;
 using testing::same_bits;
@@ -87,24 +88,6 @@ struct Layer {
     return y;
   }
 };
-
-// Every instruction set, with and without dots of bytes, on one and three threads.
-void everywhere(const std::function<void(const std::string&)>& check) {
-  const testing::EverywhereScope scope;
-  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
-    if (isa > best_isa()) continue;
-    set_isa(isa);
-    for (const bool dots : {true, false}) {
-      set_int8_dots(dots);
-      if (dots != int8_dots()) continue;
-      for (const int threads : {1, 3}) {
-        set_num_threads(threads);
-        check(std::string(isa_name(isa)) + (dots ? " dots " : " ") + std::to_string(threads) + " threads");
-      }
-    }
-  }
-  set_int8_dots(true);
-}
 
 // Around the tiles' rows, the panels' columns, groups of k, and the size that starts threads.
 TEST(PackedLinearInt8Test, HasTheBitsOfTheDefinitionEverywhere) {

@@ -8,11 +8,11 @@
 //   plain   elsewhere
 
 // Toggles per target: this file is included once for each by foreach_target.h.
-#if defined(MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INT8_INL_H_
-#undef MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INT8_INL_H_
+#if defined(MULTIHEAD_KERNELS_QUANTIZED_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_QUANTIZED_INT8_INL_H_
+#undef MULTIHEAD_KERNELS_QUANTIZED_INT8_INL_H_
 #else
-#define MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INT8_INL_H_
+#define MULTIHEAD_KERNELS_QUANTIZED_INT8_INL_H_
 #endif
 
 #include <cstring>
@@ -20,9 +20,9 @@
 
 #include "multihead/kernels/elementwise/activation-inl.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
-#include "multihead/kernels/quantized/packed_linear_groups-inl.h"
-#include "multihead/kernels/quantized/packed_linear_int8.h"
-#include "multihead/kernels/quantized/packed_linear_integers-inl.h"
+#include "multihead/kernels/quantized/groups-inl.h"
+#include "multihead/kernels/quantized/int8.h"
+#include "multihead/kernels/quantized/integers-inl.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();

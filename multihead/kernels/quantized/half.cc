@@ -1,5 +1,5 @@
 // Packed bf16, by pairs where the CPU is fast at them, and f16: widened on the way to f32 multiply-adds.
-#include "multihead/kernels/quantized/packed_linear_half.h"
+#include "multihead/kernels/quantized/half.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,19 +7,19 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
-#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
+#include "multihead/kernels/quantized/on_tiles-inl.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/packed_linear_half.cc"
+#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/half.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/kernels/matmul/engine_pairs-inl.h"
 #include "multihead/kernels/matmul/pack-inl.h"
-#include "multihead/kernels/quantized/packed_panel-inl.h"
+#include "multihead/kernels/quantized/float_panel-inl.h"
 #include "multihead/kernels/quantized/widened_tile-inl.h"
 
-#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_HALF_ONCE
-#define MULTIHEAD_KERNELS_PACKED_LINEAR_HALF_ONCE
+#ifndef MULTIHEAD_KERNELS_QUANTIZED_HALF_ONCE
+#define MULTIHEAD_KERNELS_QUANTIZED_HALF_ONCE
 namespace multihead::kernels::half {
 namespace {
 
@@ -130,16 +130,22 @@ namespace multihead::kernels::half {
 HWY_EXPORT(MultiplyPairsPacked);
 HWY_EXPORT(MultiplyWidenedPacked);
 
-int64_t packed_bytes(int64_t out, int64_t in) {
-  return ((out + kStep - 1) / kStep * kStep * ((in + 1) / 2) * 4 + 63) / 64 * 64;
+namespace {
+
+bool is_f16(const WeightFormat& format) { return format.dtype == WeightDtype::f16; }
+
+int64_t packed_bytes(const WeightFormat&, int64_t out, int64_t in) {
+  return (out + kStep - 1) / kStep * kStep * ((in + 1) / 2) * 4;
 }
 
-void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
-  if (dtype == WeightDtype::f16) return pack_as(weight, stride, out, in, static_cast<Float16*>(packed));
+void pack(const WeightFormat& format, const float* weight, int64_t stride, int64_t out, int64_t in,
+          void* packed) {
+  if (is_f16(format)) return pack_as(weight, stride, out, in, static_cast<Float16*>(packed));
   pack_as(weight, stride, out, in, static_cast<BFloat16*>(packed));
 }
 
-void pack(const StoredWeight& weight, int64_t out, int64_t in, void* packed) {
+// Stored halves are f16.
+void pack_stored(const WeightFormat&, const StoredWeight& weight, int64_t out, int64_t in, void* packed) {
   parallel_for((out + kColumns - 1) / kColumns, [&](int64_t i, int) {
     const int64_t begin = i * kColumns, count = std::min(kColumns, out - begin);
     auto* rows = stored_rows.get<Float16>(static_cast<size_t>(count * in));
@@ -148,17 +154,24 @@ void pack(const StoredWeight& weight, int64_t out, int64_t in, void* packed) {
   });
 }
 
-void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in, float* to) {
-  if (dtype == WeightDtype::f16) return unpack_as(static_cast<const Float16*>(packed), row, out, in, to);
+void unpack_row(const WeightFormat& format, const void* packed, int64_t row, int64_t out, int64_t in,
+                float* to) {
+  if (is_f16(format)) return unpack_as(static_cast<const Float16*>(packed), row, out, in, to);
   unpack_as(static_cast<const BFloat16*>(packed), row, out, in, to);
 }
 
-void multiply(const PackedLinearArgs& args) {
-  const bool bf16 = args.dtype == WeightDtype::bf16 && args.in > 0;
-  if (bf16 && bf16_tiles()) return packed_linear_on_tiles(args, TileUnit::amx);
-  if (bf16 && bf16_dots()) return HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args);
+void multiply(const WeightFormat& format, const PackedLinearArgs& args) {
+  const bool pairs = !is_f16(format) && args.in > 0;
+  if (pairs && bf16_tiles()) return packed_linear_on_tiles(args, TileUnit::amx);
+  if (pairs && bf16_dots()) return HWY_DYNAMIC_DISPATCH(MultiplyPairsPacked)(args);
   HWY_DYNAMIC_DISPATCH(MultiplyWidenedPacked)(args);
 }
 
+}  // namespace
 }  // namespace multihead::kernels::half
+
+namespace multihead::kernels {
+const FormatFunctions half_functions = {
+    half::packed_bytes, half::pack, half::multiply, half::unpack_row, half::pack_stored, true, true};
+}  // namespace multihead::kernels
 #endif  // HWY_ONCE

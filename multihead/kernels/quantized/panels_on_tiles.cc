@@ -4,10 +4,10 @@
 
 #include "multihead/kernels/matmul/amx_panels-inl.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
-#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
-#include "multihead/kernels/quantized/packed_linear_half.h"
-#include "multihead/kernels/quantized/packed_linear_int8.h"
-#include "multihead/kernels/quantized/packed_linear_panels-inl.h"
+#include "multihead/kernels/quantized/half.h"
+#include "multihead/kernels/quantized/int8.h"
+#include "multihead/kernels/quantized/on_tiles-inl.h"
+#include "multihead/kernels/quantized/share-inl.h"
 
 namespace multihead::kernels {
 namespace {

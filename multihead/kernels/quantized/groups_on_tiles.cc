@@ -7,27 +7,20 @@
 #include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/matmul/engine_args.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
-#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
-#include "multihead/kernels/quantized/packed_linear_groups.h"
-#include "multihead/kernels/quantized/packed_linear_panels-inl.h"
+#include "multihead/kernels/quantized/groups.h"
+#include "multihead/kernels/quantized/on_tiles-inl.h"
+#include "multihead/kernels/quantized/share-inl.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/packed_linear_groups_amx.cc"
+#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/groups_on_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/kernels/quantized/packed_linear_groups-inl.h"
+#include "multihead/kernels/quantized/groups-inl.h"
 
-#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_GROUPS_AMX_ONCE
-#define MULTIHEAD_KERNELS_PACKED_LINEAR_GROUPS_AMX_ONCE
+#ifndef MULTIHEAD_KERNELS_QUANTIZED_GROUPS_ON_TILES_ONCE
+#define MULTIHEAD_KERNELS_QUANTIZED_GROUPS_ON_TILES_ONCE
 namespace multihead::kernels {
 namespace {
-
-// Rows of x: values, whole blocks of 16 rows; of each block [group][16 rows] scales and sums.
-struct RowsOfGroups {
-  int8_t* values;
-  int64_t stride;
-  float *scales, *sums;
-};
 
 // A panel of the weight: values, group by group, and [group][16 columns] scales and minima.
 struct UnpackedPanel {
@@ -43,34 +36,20 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 namespace {
 
-void QuantizeRowsOfGroups(const PackedLinearArgs& p, const RowsOfGroups& to, int64_t begin, int64_t end) {
-  const int64_t count = groups::groups_of(p.in);
-  for (int64_t i = begin; i < end; ++i) {
-    for (int64_t g = 0; g < count; ++g) {
-      const int64_t at = (i / kAmxLines * count + g) * kAmxLines + i % kAmxLines, k = g * kWeightGroup;
-      int8_t* q = to.values + i * to.stride + k;
-      to.scales[at] = QuantizeRow(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), kWeightGroup, 0, q);
-      int32_t sum = 0;
-      for (int64_t j = 0; j < kWeightGroup; ++j) sum += q[j];
-      to.sums[at] = static_cast<float>(sum);
-    }
-  }
-}
-
 #if HWY_TARGET == HWY_AVX3
-template <WeightDtype kDtype>
+template <GroupFormat kFormat>
 HWY_INLINE void UnpackValues(const uint8_t* w, int8_t* to) {
-  if constexpr (kDtype == WeightDtype::q5_k) {
+  if constexpr (kFormat.bits == 5) {
     const GroupBytes d;
     auto* bytes = reinterpret_cast<uint8_t*>(to);
     const auto store = [&](auto step) HWY_ATTR {
-      hn::StoreU(BlockValues<kDtype, step()>(w), d, bytes + step() * groups::kStepBytes);
+      hn::StoreU(BlockValues<kFormat, step()>(w), d, bytes + step() * groups::kStepBytes);
     };
     store(std::integral_constant<int, 0>()), store(std::integral_constant<int, 1>());
     store(std::integral_constant<int, 2>()), store(std::integral_constant<int, 3>());
     store(std::integral_constant<int, 4>()), store(std::integral_constant<int, 5>());
     store(std::integral_constant<int, 6>()), store(std::integral_constant<int, 7>());
-  } else if constexpr (kDtype != WeightDtype::q8) {
+  } else if constexpr (kFormat.bits == 4) {
     const __m512i low = _mm512_set1_epi8(15);
     for (int64_t step = 0; step < 4; ++step) {
       const __m512i v = _mm512_loadu_si512(w + 64 * step);
@@ -80,49 +59,42 @@ HWY_INLINE void UnpackValues(const uint8_t* w, int8_t* to) {
   }
 }
 
-template <WeightDtype kDtype>
+template <GroupFormat kFormat>
 void Unpack(const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
   const TileFloats d;
   for (int64_t g = 0; g < count; ++g) {
-    const GroupParts at = PartsOf<kDtype>(panel, g, 0);
-    UnpackValues<kDtype>(at.w, to.values + g * kGroupTileBytes);
-    hn::StoreU(ScalesOf<kDtype>(at, 0), d, to.scales + g * kAmxLines);
-    if constexpr (kDtype != WeightDtype::q8) {
-      const TileVec minima = MinimaOf<kDtype>(at, 0);
-      hn::StoreU(has_blocks(kDtype) ? hn::Neg(minima) : minima, d, to.minima + g * kAmxLines);
+    const GroupParts at = PartsOf<kFormat>(panel, g, 0);
+    UnpackValues<kFormat>(at.w, to.values + g * kGroupTileBytes);
+    hn::StoreU(ScalesOf<kFormat>(at, 0), d, to.scales + g * kAmxLines);
+    if constexpr (kFormat.has_min) {
+      const TileVec minima = MinimaOf<kFormat>(at, 0);
+      hn::StoreU(kFormat.in_blocks ? hn::Neg(minima) : minima, d, to.minima + g * kAmxLines);
     }
   }
 }
 #else
-template <WeightDtype kDtype>
+template <GroupFormat kFormat>
 void Unpack(const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
-  constexpr groups::GroupLayout kLayout(kDtype);
+  constexpr groups::GroupLayout kLayout(kFormat);
   for (int64_t g = 0; g < count; ++g) {
     const uint8_t* group = panel + kLayout.group(g);
     for (int64_t c = 0; c < kAmxLines; ++c) {
-      for (int64_t k = 0; kDtype != WeightDtype::q8 && k < kWeightGroup; ++k) {
-        const int value = groups::value_at(kDtype, group, c, k);
+      for (int64_t k = 0; kFormat.bits < 8 && k < kWeightGroup; ++k) {
+        const int value = groups::value_at(kFormat, group, c, k);
         to.values[g * kGroupTileBytes + groups::offset_of(c, k)] = static_cast<int8_t>(value);
       }
-      const auto own = groups::scales_at(kDtype, group + kLayout.value_bytes, panel + kLayout.block(g), c);
+      const auto own = groups::scales_at(kFormat, group + kLayout.value_bytes, panel + kLayout.block(g), c);
       to.scales[g * kAmxLines + c] = own.scale;
-      to.minima[g * kAmxLines + c] = has_blocks(kDtype) ? -own.min : own.min;
+      to.minima[g * kAmxLines + c] = own.min;
     }
   }
 }
 #endif
 
-void UnpackPanel(WeightDtype dtype, const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
-  switch (dtype) {
-    case WeightDtype::q4:
-      return Unpack<WeightDtype::q4>(panel, count, to);
-    case WeightDtype::q4_k:
-      return Unpack<WeightDtype::q4_k>(panel, count, to);
-    case WeightDtype::q5_k:
-      return Unpack<WeightDtype::q5_k>(panel, count, to);
-    default:
-      Unpack<WeightDtype::q8>(panel, count, to);
-  }
+void UnpackPanel(const GroupFormat& format, const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
+  groups::with_format(format, [&]<GroupFormat kFormat>() {
+    if constexpr (!kFormat.has_two_scales()) Unpack<kFormat>(panel, count, to);
+  });
 }
 
 }  // namespace
@@ -132,7 +104,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::kernels {
 
-HWY_EXPORT(QuantizeRowsOfGroups);
 HWY_EXPORT(UnpackPanel);
 
 namespace {
@@ -144,11 +115,12 @@ thread_local Scratch quantized_rows, unpacked_panels;
 
 class GroupPanels {
  public:
-  GroupPanels(const PackedLinearArgs& p, const RowsOfGroups& x, TileUnit unit)
+  GroupPanels(const PackedLinearArgs& p, const groups::QuantizedRows& x, TileUnit unit)
       : p_(p),
         x_(x),
         count_(groups::groups_of(p.in)),
-        layout_(p.dtype),
+        format_(format_of(p.dtype).groups),
+        layout_(format_),
         epilogue_{epilogue_of(p)},
         tiles_(unit) {}
 
@@ -159,7 +131,7 @@ class GroupPanels {
     for (int64_t first = begin; first < end; first += most) {
       const int64_t last = std::min(first + most, end);
       for (int64_t i = first; i < last; ++i) HWY_DYNAMIC_DISPATCH(UnpackPanel)
-      (p_.dtype, packed(i), count_, place(memory + (i - first) * bytes, floats));
+      (format_, packed(i), count_, place(memory + (i - first) * bytes, floats));
       for (int64_t row = 0; row < p_.rows; row += kAmxLines) {
         for (int64_t i = first; i < last; ++i)
           multiply_block(row, i, place(memory + (i - first) * bytes, floats));
@@ -182,7 +154,7 @@ class GroupPanels {
     GroupBlock b;
     b.x = x_.values + row * x_.stride, b.x_stride = x_.stride;
     b.x_scales = x_.scales + row * count_, b.x_sums = x_.sums + row * count_;
-    const bool in_place = p_.dtype == WeightDtype::q8;
+    const bool in_place = format_.bits == 8;
     b.y = in_place ? reinterpret_cast<const int8_t*>(packed(panel)) : w.values;
     b.y_group = in_place ? layout_.bytes : kGroupTileBytes;
     b.y_scales = w.scales, b.y_minima = in_place ? nullptr : w.minima;
@@ -198,8 +170,9 @@ class GroupPanels {
   }
 
   const PackedLinearArgs& p_;
-  const RowsOfGroups& x_;
+  const groups::QuantizedRows& x_;
   int64_t count_;
+  GroupFormat format_;
   groups::GroupLayout layout_;
   EngineArgs epilogue_;
   GroupTiles tiles_;
@@ -212,13 +185,12 @@ void packed_groups_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
   // Whole cache lines, at a distance that spreads the rows over the sets of L1.
   const int64_t stride = ((count + 1) / 2 | 1) * 64, floats = blocks * count * kAmxLines;
   auto* memory = quantized_rows.get<float>(static_cast<size_t>(2 * floats + blocks * kAmxLines * stride / 4));
-  const RowsOfGroups x{reinterpret_cast<int8_t*>(memory + 2 * floats), stride, memory, memory + floats};
+  const groups::QuantizedRows x{reinterpret_cast<int8_t*>(memory + 2 * floats), stride, memory,
+                                memory + floats, kAmxLines};
   std::fill_n(x.values + p.rows * stride, (blocks * kAmxLines - p.rows) * stride, int8_t{0});
   std::fill_n(memory + (blocks - 1) * count * kAmxLines, count * kAmxLines, 0.0f);
   std::fill_n(memory + floats + (blocks - 1) * count * kAmxLines, count * kAmxLines, 0.0f);
-  share_rows(p, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(QuantizeRowsOfGroups)(p, x, begin, end);
-  });
+  share_rows(p, [&](int64_t begin, int64_t end) { groups::quantize_rows(p, x, begin, end); });
   share_panels(p, groups::panels_of(p.out), kSerialFlops,
                [&](int64_t begin, int64_t end) { GroupPanels(p, x, unit).multiply(begin, end); });
 }

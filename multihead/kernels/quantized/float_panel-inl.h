@@ -3,11 +3,11 @@
 // in; with many it stays in L2, and the tiles of one panel fetch the next.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
-#if defined(MULTIHEAD_KERNELS_QUANTIZED_PACKED_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_KERNELS_QUANTIZED_PACKED_PANEL_INL_H_
-#undef MULTIHEAD_KERNELS_QUANTIZED_PACKED_PANEL_INL_H_
+#if defined(MULTIHEAD_KERNELS_QUANTIZED_FLOAT_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_QUANTIZED_FLOAT_PANEL_INL_H_
+#undef MULTIHEAD_KERNELS_QUANTIZED_FLOAT_PANEL_INL_H_
 #else
-#define MULTIHEAD_KERNELS_QUANTIZED_PACKED_PANEL_INL_H_
+#define MULTIHEAD_KERNELS_QUANTIZED_FLOAT_PANEL_INL_H_
 #endif
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/few_rows-inl.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
-#include "multihead/kernels/quantized/packed_linear_panels-inl.h"
+#include "multihead/kernels/quantized/share-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {

@@ -7,9 +7,6 @@
 
 namespace multihead::kernels::int8 {
 
-int64_t packed_bytes(int64_t out, int64_t in);
-void pack(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
-void multiply(const PackedLinearArgs& args);
 /// Rows of x, `stride` apart, zeros past their ends, and the scale of each.
 void quantize_rows(const PackedLinearArgs& args, int64_t stride, int8_t* rows, float* scales);
 

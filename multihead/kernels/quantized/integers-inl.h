@@ -1,11 +1,11 @@
 // What the integer products share: rounding rows of floats to integers of a common scale, and the dots.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
-#if defined(MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INTEGERS_INL_H_
-#undef MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INTEGERS_INL_H_
+#if defined(MULTIHEAD_KERNELS_QUANTIZED_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_KERNELS_QUANTIZED_INTEGERS_INL_H_
+#undef MULTIHEAD_KERNELS_QUANTIZED_INTEGERS_INL_H_
 #else
-#define MULTIHEAD_KERNELS_QUANTIZED_PACKED_LINEAR_INTEGERS_INL_H_
+#define MULTIHEAD_KERNELS_QUANTIZED_INTEGERS_INL_H_
 #endif
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "multihead/kernels/quantized/packed_linear_groups.h"
+#include "multihead/kernels/quantized/groups.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 namespace multihead::kernels {
 namespace {
 
+using testing::everywhere;
 using testing::normal_floats;
 using testing::poisoned;
 using testing::same_bits;
@@ -130,23 +131,6 @@ struct Layer {
     return y;
   }
 };
-
-void everywhere(const std::function<void(const std::string&)>& check) {
-  const testing::EverywhereScope scope;
-  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
-    if (isa > best_isa()) continue;
-    set_isa(isa);
-    for (const bool dots : {true, false}) {
-      set_int8_dots(dots);
-      if (dots != int8_dots()) continue;
-      for (const int threads : {1, 3}) {
-        set_num_threads(threads);
-        check(std::string(isa_name(isa)) + (dots ? " dots " : " ") + std::to_string(threads) + " threads");
-      }
-    }
-  }
-  set_int8_dots(true);
-}
 
 class PackedLinearGroupsTest : public ::testing::TestWithParam<WeightDtype> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, PackedLinearGroupsTest, ::testing::Values(WeightDtype::q8, WeightDtype::q4),
@@ -284,68 +268,6 @@ TEST_P(PackedLinearGroupsTest, IsAsNearAsItsSteps) {
   const double relative = std::sqrt(error / power);
   EXPECT_LT(relative, GetParam() == WeightDtype::q4 ? 0.085 : 0.009);
   EXPECT_GT(relative, GetParam() == WeightDtype::q4 ? 0.06 : 0.005);
-}
-
-// Blocks as in GGUF's Q8_0, Q4_1 and Q4_0: {scale, [min,] values} one after the other.
-TEST_P(PackedLinearGroupsTest, TakesGroupsOverAsTheyAre) {
-  const bool q4 = GetParam() == WeightDtype::q4;
-  constexpr int64_t kOut = 37, kGroups = 3, kIn = 90;
-  for (const bool has_min : {true, false}) {
-    if (!q4 && has_min) continue;
-    const int64_t head = has_min ? 4 : 2, stride = head + (q4 ? 16 : 32);
-    std::vector<uint8_t> blocks(static_cast<size_t>(kOut * kGroups * stride));
-    const RandomStream random{7, 1};
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint8_t>(256 * random.uniform(i));
-    std::vector<float> weight(kOut * kIn);
-    for (int64_t g = 0; g < kOut * kGroups; ++g) {
-      uint8_t* block = blocks.data() + g * stride;
-      const Float16 scale(static_cast<float>(0.01 + random.uniform(1000000 + g))), min(-0.25f);
-      std::memcpy(block, &scale.bits, 2);
-      if (has_min) std::memcpy(block + 2, &min.bits, 2);
-      for (int64_t k = 0; k < 32; ++k) {
-        const int64_t at = g % kGroups * 32 + k;
-        const uint8_t byte = block[head + (q4 ? k % 16 : k)];
-        const int value = !q4 ? static_cast<int8_t>(byte) : k < 16 ? byte & 15 : byte >> 4;
-        const float s = static_cast<float>(scale);
-        if (at < kIn) {
-          weight[static_cast<size_t>(g / kGroups * kIn + at)] =
-              static_cast<float>(value) * s + (has_min ? -0.25f
-                                               : q4    ? -8 * s
-                                                       : 0);
-        }
-      }
-    }
-    std::vector<Line> lines(static_cast<size_t>(packed_weight_bytes(GetParam(), kOut, kIn) / 64));
-    const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
-      std::copy_n(blocks.data() + begin * kGroups * stride, count * kGroups * stride, to);
-    };
-    pack_stored({.read = read, .dtype = GetParam(), .has_min = has_min}, kOut, kIn, lines.data());
-    std::vector<float> row(kIn);
-    for (int64_t j = 0; j < kOut; ++j) {
-      unpack_weight_row(GetParam(), lines.data(), j, kOut, kIn, row.data());
-      EXPECT_TRUE(same_bits(row, {weight.begin() + j * kIn, weight.begin() + (j + 1) * kIn})) << j;
-    }
-    // -128, which only a file can hold, multiplies as it should.
-    Layer layer{GetParam(), 2, kOut, kIn};
-    layer.extras = false;
-    std::vector<float> first;
-    everywhere([&](const std::string& where) {
-      const std::vector<float> got = layer.run(lines);
-      if (first.empty()) first = got;
-      EXPECT_TRUE(same_bits(got, first)) << where;
-      for (int64_t i = 0; i < 2; ++i) {
-        for (int64_t j = 0; j < kOut; ++j) {
-          double exact = 0, size = 0;
-          for (int64_t k = 0; k < kIn; ++k) {
-            const double term = static_cast<double>(layer.x[static_cast<size_t>(i * layer.ldx + k)]) *
-                                weight[static_cast<size_t>(j * kIn + k)];
-            exact += term, size += term * term;
-          }
-          EXPECT_NEAR(got[static_cast<size_t>(i * layer.ldy + j)], exact, 0.03 * std::sqrt(size)) << where;
-        }
-      }
-    });
-  }
 }
 
 TEST(PackedLinearGroupsMemoryTest, TakesNineAndFiveBits) {

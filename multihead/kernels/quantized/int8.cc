@@ -1,24 +1,24 @@
 // Rows are quantised before the product into scratch memory of the calling thread, per row and once for all
 // panels; a panel [k / 4][64 columns][4] is 64 bytes a vector, read in order.
-#include "multihead/kernels/quantized/packed_linear_int8.h"
+#include "multihead/kernels/quantized/int8.h"
 
 #include <algorithm>
 
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
-#include "multihead/kernels/quantized/packed_linear_amx-inl.h"
-#include "multihead/kernels/quantized/packed_linear_panels-inl.h"
+#include "multihead/kernels/quantized/on_tiles-inl.h"
+#include "multihead/kernels/quantized/share-inl.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/packed_linear_int8.cc"
+#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
-#include "multihead/kernels/quantized/packed_linear_int8-inl.h"
-#include "multihead/kernels/quantized/packed_linear_integers-inl.h"
+#include "multihead/kernels/quantized/int8-inl.h"
+#include "multihead/kernels/quantized/integers-inl.h"
 
-#ifndef MULTIHEAD_KERNELS_PACKED_LINEAR_INT8_ONCE
-#define MULTIHEAD_KERNELS_PACKED_LINEAR_INT8_ONCE
+#ifndef MULTIHEAD_KERNELS_QUANTIZED_INT8_ONCE
+#define MULTIHEAD_KERNELS_QUANTIZED_INT8_ONCE
 namespace multihead::kernels {
 namespace {
 
@@ -134,25 +134,30 @@ HWY_EXPORT(PackInt8);
 HWY_EXPORT(QuantizeInt8Rows);
 HWY_EXPORT(MultiplyInt8);
 
-int64_t packed_bytes(int64_t out, int64_t in) {
-  const int64_t columns = padded_columns(out);
-  const auto bytes =
-      columns * (groups_of(in) * kGroup + static_cast<int64_t>(sizeof(int32_t) + sizeof(float)));
-  return (bytes + 63) / 64 * 64;
-}
-
-void pack(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
-  HWY_DYNAMIC_DISPATCH(PackInt8)(weight, stride, out, in, packed);
-}
-
 void quantize_rows(const PackedLinearArgs& args, int64_t stride, int8_t* rows, float* scales) {
   HWY_DYNAMIC_DISPATCH(QuantizeInt8Rows)(args, stride, rows, scales);
 }
 
-void multiply(const PackedLinearArgs& args) {
+namespace {
+
+int64_t packed_bytes(const WeightFormat&, int64_t out, int64_t in) {
+  return padded_columns(out) *
+         (groups_of(in) * kGroup + static_cast<int64_t>(sizeof(int32_t) + sizeof(float)));
+}
+
+void pack(const WeightFormat&, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
+  HWY_DYNAMIC_DISPATCH(PackInt8)(weight, stride, out, in, packed);
+}
+
+void multiply(const WeightFormat&, const PackedLinearArgs& args) {
   if (args.rows >= kTileRows && int8_tiles()) return packed_int8_on_tiles(args, TileUnit::amx);
   HWY_DYNAMIC_DISPATCH(MultiplyInt8)(args);
 }
 
+}  // namespace
 }  // namespace multihead::kernels::int8
+
+namespace multihead::kernels {
+const FormatFunctions int8_functions = {int8::packed_bytes, int8::pack, int8::multiply, nullptr, nullptr};
+}  // namespace multihead::kernels
 #endif  // HWY_ONCE

@@ -1,4 +1,4 @@
-// The part of packed_linear.h in 16 bits: bf16 and f16.
+// The order of weights packed in 16 bits: bf16 and f16.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,9 @@
 
 namespace multihead::kernels::half {
 
+/// A packed weight is panels of 64 outputs, the last one as narrow as a multiple of 16 may be, and a panel
+/// is, the same bytes on every machine, of bf16 [ceil(in / 2)][outputs][2], neighbours along k side by side,
+/// of f16 [in rounded up to an even number][outputs]; zeros past the ends.
 inline constexpr int64_t kColumns = 64;  // outputs of a panel
 inline constexpr int64_t kStep = 16;     // what its width is a multiple of
 
@@ -28,15 +31,5 @@ struct Place {
   }
   int64_t panel, width, column;
 };
-
-/// A packed weight is panels of 64 outputs, the last one as narrow as a multiple of 16 may be, and a panel
-/// is, the same bytes on every machine, of bf16 [ceil(in / 2)][outputs][2], neighbours along k side by side,
-/// of f16 [in rounded up to an even number][outputs]; zeros past the ends.
-int64_t packed_bytes(int64_t out, int64_t in);
-void pack(WeightDtype dtype, const float* weight, int64_t stride, int64_t out, int64_t in, void* packed);
-/// Of f16 that is stored so.
-void pack(const StoredWeight& weight, int64_t out, int64_t in, void* packed);
-void unpack_row(WeightDtype dtype, const void* packed, int64_t row, int64_t out, int64_t in, float* to);
-void multiply(const PackedLinearArgs& args);
 
 }  // namespace multihead::kernels::half

@@ -1,0 +1,218 @@
+#include "multihead/core/blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace multihead {
+namespace {
+
+constexpr int64_t kSmall = BlockGroup::kSize, kSuper = 256;  // numbers in a block; in one of the K formats
+
+template <class T>
+T read(const uint8_t* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+void write(uint8_t* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+// One number after the other.
+template <class Stored>
+void decode_plain(const uint8_t* from, int64_t blocks, float* to) {
+  for (int64_t i = 0; i < blocks; ++i) {
+    to[i] = static_cast<float>(read<Stored>(from + i * static_cast<int64_t>(sizeof(Stored))));
+  }
+}
+
+template <class Stored>
+void encode_plain(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t i = 0; i < blocks; ++i) {
+    write(to + i * static_cast<int64_t>(sizeof(Stored)), static_cast<Stored>(from[i]));
+  }
+}
+
+template <BlockGroup (*kGroup)(const uint8_t*, int64_t), int64_t kGroups, int64_t kBytes>
+void decode_groups(const uint8_t* from, int64_t blocks, float* to) {
+  for (; blocks > 0; --blocks, from += kBytes) {
+    for (int64_t i = 0; i < kGroups; ++i, to += kSmall) {
+      const BlockGroup g = kGroup(from, i);
+      const auto scale = static_cast<float>(g.scale);
+      const float m = static_cast<float>(g.min) * static_cast<float>(g.min_factor);
+      for (int64_t k = 0; k < kSmall; ++k) {
+        const float d = scale * static_cast<float>(g.factors[k / (kSmall / 2)]);
+        to[k] = d * static_cast<float>(g.values[k] - g.offset) - m;
+      }
+    }
+  }
+}
+
+constexpr int64_t nibble_bytes(bool has_min, bool has_fifth) {
+  return 2 + 2 * has_min + 4 * has_fifth + kSmall / 2;
+}
+
+// A scale, perhaps a minimum, perhaps a fifth bit of each number, and four bits of each, those of the first
+// half low.
+template <bool kMin, bool kFifth>
+BlockGroup nibbles(const uint8_t* from, int64_t) {
+  constexpr int64_t kHalf = kSmall / 2;
+  BlockGroup g;
+  g.scale = read<Float16>(from), from += 2;
+  if (kMin) g.min = read<Float16>(from), g.min_factor = -1, from += 2;
+  if (!kMin) g.offset = kFifth ? 16 : 8;
+  uint32_t fifth = 0;
+  if (kFifth) fifth = read<uint32_t>(from), from += 4;
+  for (int64_t k = 0; k < kSmall; ++k) {
+    const int four = k < kHalf ? from[k] & 15 : from[k - kHalf] >> 4;
+    g.values[k] = static_cast<int8_t>(four | static_cast<int>(fifth >> k & 1) << 4);
+  }
+  return g;
+}
+
+float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
+
+// Four bits, rounded half up in f64.
+void put_nibbles(const float* from, float minimum, float scale, double half_step, uint8_t* to) {
+  const double factor = inverse(scale);
+  const auto four = [&](float x) {
+    return static_cast<int>(std::clamp((static_cast<double>(x) - minimum) * factor + half_step, 0.0, 15.0));
+  };
+  for (int64_t i = 0; i < kSmall / 2; ++i)
+    to[i] = static_cast<uint8_t>(four(from[i]) | four(from[i + kSmall / 2]) << 4);
+}
+
+// The number of largest magnitude is -8 steps.
+void encode_q4_0(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += nibble_bytes(false, false)) {
+    const float scale = *std::max_element(from, from + kSmall, [](float x, float y) {
+      return std::fabs(x) < std::fabs(y);
+    }) / -8;
+    write(to, Float16(scale));
+    put_nibbles(from, 0, scale, 8.5, to + 2);
+  }
+}
+
+void encode_q4_1(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += nibble_bytes(true, false)) {
+    const auto [least, most] = std::minmax_element(from, from + kSmall);
+    const float scale = (*most - *least) / 15;
+    write(to, Float16(scale));
+    write(to + 2, Float16(*least));
+    put_nibbles(from, *least, scale, 0.5, to + 4);
+  }
+}
+
+constexpr int64_t kQ8Bytes = 2 + kSmall;
+
+BlockGroup q8_0(const uint8_t* from, int64_t) {
+  BlockGroup g;
+  g.scale = read<Float16>(from);
+  std::memcpy(g.values, from + 2, kSmall);
+  return g;
+}
+
+void encode_q8_0(const float* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += kQ8Bytes) {
+    float largest = 0;
+    for (int64_t i = 0; i < kSmall; ++i) largest = std::max(largest, std::fabs(from[i]));
+    const float scale = largest / 127, factor = inverse(scale);
+    write(to, Float16(scale));
+    for (int64_t i = 0; i < kSmall; ++i) write(to + 2 + i, static_cast<int8_t>(std::round(from[i] * factor)));
+  }
+}
+
+// FP4 (e2m1), doubled, with a shared power of two: OCP Microscaling Formats 1.0.
+void decode_mxfp4(const uint8_t* from, int64_t blocks, float* to) {
+  constexpr std::array<float, 16> kValues = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  for (int64_t b = 0; b < blocks; ++b, from += 1 + kSmall / 2, to += kSmall) {
+    const uint32_t exponent = from[0];
+    const float scale = std::bit_cast<float>(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+    for (int64_t i = 0; i < kSmall / 2; ++i) {
+      to[i] = scale * kValues[from[1 + i] & 15];
+      to[i + kSmall / 2] = scale * kValues[from[1 + i] >> 4];
+    }
+  }
+}
+
+constexpr int64_t k_bytes(bool has_fifth) { return 4 + 12 + (has_fifth ? kSmall : 0) + kSuper / 2; }
+
+// Q4_K and Q5_K: scale and minimum, eight factors of each in six bits, perhaps fifth bits, and four bits, where
+// two groups share their bytes.
+template <bool kFifth>
+BlockGroup q4_or_q5_k(const uint8_t* block, int64_t i) {
+  const uint8_t *sixes = block + 4, *fifth = sixes + 12, *nibbles = fifth + (kFifth ? kSmall : 0);
+  const auto six = [&](int64_t part) {
+    const int64_t low = i % 4 + 4 * part;
+    const int bits = i < 4 ? sixes[low] & 63 : (sixes[8 + i % 4] >> (4 * part) & 15) | sixes[low] >> 6 << 4;
+    return static_cast<int8_t>(bits);
+  };
+  BlockGroup g;
+  g.scale = read<Float16>(block), g.min = read<Float16>(block + 2);
+  g.factors[0] = g.factors[1] = six(0);
+  g.min_factor = six(1);
+  for (int64_t k = 0; k < kSmall; ++k) {
+    const int four = nibbles[i / 2 * kSmall + k] >> (i % 2 * 4) & 15;
+    g.values[k] = static_cast<int8_t>(kFifth ? four | (fifth[k] >> i & 1) << 4 : four);
+  }
+  return g;
+}
+
+constexpr int64_t kQ6Bytes = kSuper / 2 + kSuper / 4 + kSuper / 16 + 2;
+
+// Four low bits, then two high ones, then factors of 16 numbers each, then their scale.
+BlockGroup q6_k(const uint8_t* block, int64_t i) {
+  const uint8_t *low = block, *high = low + kSuper / 2, *factors = high + kSuper / 4;
+  const int64_t section = i / 4, quarter = i % 4;  // 128 numbers, four runs of 32
+  BlockGroup g;
+  g.scale = read<Float16>(factors + kSuper / 16);
+  std::memcpy(g.factors, factors + 2 * i, 2);
+  g.offset = 32;
+  for (int64_t k = 0; k < kSmall; ++k) {
+    const int four = low[section * 64 + quarter % 2 * 32 + k] >> (quarter / 2 * 4) & 15;
+    const int two = high[section * 32 + k] >> (quarter * 2) & 3;
+    g.values[k] = static_cast<int8_t>(four | two << 4);
+  }
+  return g;
+}
+
+// The row of a format of groups.
+template <BlockGroup (*kGroup)(const uint8_t*, int64_t), int64_t kBlock, int64_t kBytes>
+BlockFormat in_groups(uint32_t id, const char* name, const char* packed_as,
+                      void (*encode)(const float*, int64_t, uint8_t*) = nullptr, int64_t file_type = 0) {
+  return {id,     name,      kBlock, kBytes,   decode_groups<kGroup, kBlock / kSmall, kBytes>,
+          kGroup, packed_as, encode, file_type};
+}
+
+template <class Stored>
+BlockFormat plain(uint32_t id, const char* name, const char* packed_as, int64_t file_type) {
+  return {id,       name, 1, sizeof(Stored), decode_plain<Stored>, nullptr, packed_as, encode_plain<Stored>,
+          file_type};
+}
+
+}  // namespace
+
+const std::vector<BlockFormat>& block_formats() {
+  static const std::vector<BlockFormat> formats = {
+      plain<float>(0, "F32", "", 0),
+      plain<Float16>(1, "F16", "f16", 1),
+      in_groups<nibbles<false, false>, kSmall, nibble_bytes(false, false)>(2, "Q4_0", "q4", encode_q4_0, 2),
+      in_groups<nibbles<true, false>, kSmall, nibble_bytes(true, false)>(3, "Q4_1", "q4", encode_q4_1, 3),
+      in_groups<nibbles<false, true>, kSmall, nibble_bytes(false, true)>(6, "Q5_0", ""),
+      in_groups<nibbles<true, true>, kSmall, nibble_bytes(true, true)>(7, "Q5_1", ""),
+      in_groups<q8_0, kSmall, kQ8Bytes>(8, "Q8_0", "q8", encode_q8_0, 7),
+      in_groups<q4_or_q5_k<false>, kSuper, k_bytes(false)>(12, "Q4_K", "q4_k"),
+      in_groups<q4_or_q5_k<true>, kSuper, k_bytes(true)>(13, "Q5_K", "q5_k"),
+      in_groups<q6_k, kSuper, kQ6Bytes>(14, "Q6_K", "q6_k"),
+      plain<BFloat16>(30, "BF16", "", 32),
+      {39, "MXFP4", kSmall, 1 + kSmall / 2, decode_mxfp4},
+  };
+  return formats;
+}
+
+}  // namespace multihead

@@ -1,0 +1,295 @@
+// A single row reads panels once, in a few long streams. With many rows the panels pass before blocks of rows
+// whose quantised values stay in L2, and every tile has the arithmetic of a single row.
+#include "multihead/kernels/quantized/groups.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "multihead/core/dtype.h"
+#include "multihead/kernels/cpu/isa.h"
+#include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/kernels/quantized/on_tiles-inl.h"
+#include "multihead/kernels/quantized/share-inl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "multihead/kernels/quantized/groups.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "multihead/kernels/matmul/epilogue-inl.h"
+#include "multihead/kernels/quantized/groups-inl.h"
+
+#ifndef MULTIHEAD_KERNELS_QUANTIZED_GROUPS_ONCE
+#define MULTIHEAD_KERNELS_QUANTIZED_GROUPS_ONCE
+namespace multihead::kernels {
+namespace {
+
+constexpr int64_t kSerialFlops = 4'000'000;  // below, starting threads costs more than it saves
+constexpr int64_t kBlockBytes = 256 << 10;   // of quantised rows that stay in L2
+// A tile takes as long for one row as for 16: the last rows of a product are faster by dots if they are
+// fewer.
+constexpr int64_t kLastTileRows = 9;  // of q8; of the others 16
+
+thread_local Scratch stored_rows;  // of a weight that is packed
+
+}  // namespace
+}  // namespace multihead::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::kernels::HWY_NAMESPACE {
+
+void QuantizeGroups(const PackedLinearArgs& p, const groups::QuantizedRows& to, int64_t begin, int64_t end) {
+  const int64_t count = groups::groups_of(p.in);
+  for (int64_t i = begin; i < end; ++i) {
+    int64_t at = i / to.block * count * to.block + i % to.block;
+    for (int64_t k = 0; k < p.in; k += kWeightGroup, at += to.block) {
+      int8_t* q = to.values + i * to.stride + k;
+      to.scales[at] = QuantizeRow(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), kWeightGroup, 0, q);
+      int32_t sum = 0;
+      for (int64_t j = 0; j < kWeightGroup; ++j) sum += q[j];
+      to.sums[at] = static_cast<float>(sum);
+    }
+  }
+}
+
+template <GroupFormat kFormat, bool kDots>
+void MultiplyGroupPanels(const PackedLinearArgs& p, const groups::QuantizedRows& x, int64_t begin,
+                         int64_t end) {
+  constexpr groups::GroupLayout kLayout(kFormat);
+  const int64_t count = groups::groups_of(p.in);
+  const GemmArgs<float> g = epilogue_of(p);
+  const bool finish = HasEpilogue(g);
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  if (p.rows == 1) {
+    const int64_t whole = std::min(end, p.out / groups::kPanelColumns),
+                  step = (whole - begin) / kGroupStreams;
+    for (int64_t panel = begin; panel < begin + step; ++panel) {
+      GroupStreams<kFormat, kDots>({.x = x.values,
+                                    .x_scales = x.scales,
+                                    .x_sums = x.sums,
+                                    .groups = count,
+                                    .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
+                                    .y = p.y + panel * groups::kPanelColumns,
+                                    .columns = groups::kPanelColumns},
+                                   step);
+    }
+    const int64_t panels = step * kGroupStreams;
+    if (finish) Finish(g, 0, 1, begin * groups::kPanelColumns, panels * groups::kPanelColumns);
+    begin += panels;
+  }
+#endif
+  const int64_t block = std::max(kBlockBytes / (count * kWeightGroup), kGroupTileRows);
+  for (int64_t row = 0; row < p.rows; row += block) {
+    const int64_t last = std::min(row + block, p.rows);
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t column = panel * groups::kPanelColumns;
+      const int64_t columns = std::min(groups::kPanelColumns, p.out - column);
+      for (int64_t i = row, rows; i < last; i += rows) {
+        rows = std::min(kGroupTileRows, last - i);
+        GroupRows<kFormat, kDots>({.x = x.values + i * count * kWeightGroup,
+                                   .x_stride = count * kWeightGroup,
+                                   .x_scales = x.scales + i * count,
+                                   .x_sums = x.sums + i * count,
+                                   .groups = count,
+                                   .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
+                                   .y = p.y + i * p.ldy + column,
+                                   .ldy = p.ldy,
+                                   .columns = columns},
+                                  rows);
+        if (finish) Finish(g, i, rows, column, columns);
+      }
+    }
+  }
+}
+
+void MultiplyGroups(const PackedLinearArgs& p) {
+  static thread_local Scratch scratch;
+  const int64_t count = p.rows * groups::groups_of(p.in);
+  auto* floats = scratch.get<float>(static_cast<size_t>(count * (2 + kWeightGroup / 4)));
+  const groups::QuantizedRows x{reinterpret_cast<int8_t*>(floats + 2 * count),
+                                groups::groups_of(p.in) * kWeightGroup, floats, floats + count};
+  share_rows(p, [&](int64_t begin, int64_t end) { QuantizeGroups(p, x, begin, end); });
+  const auto run = [&](auto panels) {
+    share_panels(p, groups::panels_of(p.out), kSerialFlops,
+                 [&](int64_t begin, int64_t end) { panels(p, x, begin, end); });
+  };
+  groups::with_format(format_of(p.dtype).groups, [&]<GroupFormat kFormat>() {
+#if HWY_TARGET == HWY_AVX3
+    if (int8_dots()) return run(MultiplyGroupPanels<kFormat, true>);
+#endif
+    run(MultiplyGroupPanels<kFormat, false>);
+  });
+}
+
+}  // namespace multihead::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::kernels::groups {
+
+HWY_EXPORT(MultiplyGroups);
+HWY_EXPORT(QuantizeGroups);
+
+void quantize_rows(const PackedLinearArgs& args, const QuantizedRows& to, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(QuantizeGroups)(args, to, begin, end);
+}
+
+namespace {
+
+// To nearest, ties to even, where one is the last place of a float: std::nearbyint is a call on plain x86-64.
+int8_t rounded(float value, float low, float high) {
+  constexpr float kMiddle = 12582912.0f;  // 1.5 · 2^23
+  return static_cast<int8_t>(std::min(std::max(value, low), high) + kMiddle - kMiddle);
+}
+
+// The scales are rounded first, so that the values make up for it.
+BlockGroup quantize(const GroupFormat& format, const float* w, int64_t count) {
+  BlockGroup g;
+  float low = w[0], high = w[0];
+  bool finite = true;
+  for (int64_t k = 0; k < count; ++k) {
+    low = std::min(low, w[k]), high = std::max(high, w[k]);
+    finite = finite && std::isfinite(w[k]);
+  }
+  const auto last = static_cast<float>((1 << (format.has_min ? format.bits : format.bits - 1)) - 1),
+             first = format.has_min ? 0 : -last;
+  g.scale = Float16(!finite ? NAN : format.has_min ? high / last - low / last : std::max(-low, high) / last);
+  if (format.has_min) g.min = Float16(low), g.min_factor = -1;
+  const auto scale = static_cast<float>(g.scale), min = static_cast<float>(g.min);
+  if (scale == 0 || !std::isfinite(scale)) return g;
+  for (int64_t k = 0; k < count; ++k) g.values[k] = rounded((w[k] - min) / scale, first, last);
+  return g;
+}
+
+// `head`: of the group's block, if it has one.
+void place(const GroupFormat& format, const BlockGroup& g, int64_t column, uint8_t* to, uint8_t* head) {
+  const GroupLayout layout(format);
+  uint8_t* scales = to + layout.value_bytes;
+  uint8_t* halves = (format.in_blocks ? head : scales) + 2 * column;
+  std::memcpy(halves, &g.scale.bits, 2);
+  if (format.has_min) {
+    // An offset becomes a minimum.
+    const bool shifts = !format.in_blocks && g.min_factor == 0;
+    const Float16 min = shifts ? Float16(static_cast<float>(-g.offset) * static_cast<float>(g.scale)) : g.min;
+    std::memcpy(halves + 2 * kPanelColumns, &min.bits, 2);
+  }
+  if (format.in_blocks) {
+    scales[column] = static_cast<uint8_t>(g.factors[0]);
+    scales[kPanelColumns + column] = static_cast<uint8_t>(format.has_min ? g.min_factor : g.factors[1]);
+  }
+  const int more = format.has_min ? 0 : format.middle() - g.offset;
+  constexpr int64_t kHalf = kWeightGroup / 2;
+  uint8_t values[kWeightGroup], bytes[kWeightGroup];
+  for (int64_t k = 0; k < kWeightGroup; ++k) values[k] = bytes[k] = static_cast<uint8_t>(g.values[k] + more);
+  for (int64_t k = 0; k < kHalf && layout.has_nibbles; ++k)
+    bytes[k] = static_cast<uint8_t>((values[k] & 15) | values[k + kHalf] << 4);
+  for (int64_t k = 0; k < (layout.has_nibbles ? kHalf : kWeightGroup); k += kNeighbours) {
+    std::memcpy(to + offset_of(column, k), bytes + k, kNeighbours);
+  }
+  for (int64_t k = 0; k < kWeightGroup && layout.planes > 0; ++k) {
+    const HighBits at(layout.planes, k);
+    uint8_t& byte =
+        to[kPanelColumns * kHalf + at.plane * kStepBytes + column * kNeighbours + k % kNeighbours];
+    byte = static_cast<uint8_t>(byte | values[k] >> 4 << at.shift);
+  }
+}
+
+// group(column, g) for every group of a panel, zeros after the last column.
+template <class GroupOf>
+void pack_panel(const GroupFormat& format, int64_t columns, int64_t count, uint8_t* to,
+                const GroupOf& group) {
+  const GroupLayout layout(format);
+  std::fill_n(to, layout.panel(count), uint8_t{0});
+  for (int64_t g = 0; g < count; ++g) {
+    for (int64_t column = 0; column < columns; ++column) {
+      place(format, group(column, g), column, to + layout.group(g), to + layout.block(g));
+    }
+  }
+}
+
+int64_t packed_bytes(const WeightFormat& format, int64_t out, int64_t in) {
+  return panels_of(out) * GroupLayout(format.groups).panel(groups_of(in));
+}
+
+void pack(const WeightFormat& format, const float* weight, int64_t stride, int64_t out, int64_t in,
+          void* packed) {
+  const int64_t count = groups_of(in), panel_bytes = GroupLayout(format.groups).panel(count);
+  parallel_for(panels_of(out), [&](int64_t panel, int) {
+    const int64_t row = panel * kPanelColumns;
+    pack_panel(format.groups, std::min(kPanelColumns, out - row), count,
+               static_cast<uint8_t*>(packed) + panel * panel_bytes, [&](int64_t column, int64_t g) {
+                 const int64_t k = g * kWeightGroup;
+                 return quantize(format.groups, weight + (row + column) * stride + k,
+                                 std::min(kWeightGroup, in - k));
+               });
+  });
+}
+
+// Reads and packs as many rows at a time as stay in L2 with their packed form.
+void pack_stored(const WeightFormat& format, const StoredWeight& from, int64_t out, int64_t in,
+                 void* packed) {
+  constexpr int64_t kReadBytes = 64 << 10;
+  const BlockFormat& stored = from.format;
+  const int64_t count = groups_of(in), panel_bytes = GroupLayout(format.groups).panel(count),
+                row_bytes = (in + stored.block - 1) / stored.block * stored.bytes,
+                panels = std::max<int64_t>(kReadBytes / (kPanelColumns * row_bytes), 1),
+                step = panels * kPanelColumns, of_block = stored.block / kWeightGroup;
+  parallel_for((out + step - 1) / step, [&](int64_t task, int) {
+    const int64_t begin = task * step, end = std::min(begin + step, out);
+    auto* rows = stored_rows.get<uint8_t>(static_cast<size_t>((end - begin) * row_bytes));
+    from.read(begin, end - begin, rows);
+    for (int64_t row = begin; row < end; row += kPanelColumns) {
+      const uint8_t* first = rows + (row - begin) * row_bytes;
+      pack_panel(format.groups, std::min(kPanelColumns, end - row), count,
+                 static_cast<uint8_t*>(packed) + row / kPanelColumns * panel_bytes,
+                 [&](int64_t column, int64_t g) {
+                   const uint8_t* block = first + column * row_bytes + g / of_block * stored.bytes;
+                   return stored.group(block, g % of_block);
+                 });
+    }
+  });
+}
+
+void unpack_row(const WeightFormat& packed_as, const void* packed, int64_t row, int64_t, int64_t in,
+                float* to) {
+  const GroupFormat& format = packed_as.groups;
+  const GroupLayout layout(format);
+  const int64_t count = groups_of(in), column = row % kPanelColumns;
+  const auto* panel = static_cast<const uint8_t*>(packed) + row / kPanelColumns * layout.panel(count);
+  for (int64_t g = 0; g < count; ++g) {
+    const uint8_t *group = panel + layout.group(g), *scales = group + layout.value_bytes;
+    const GroupScales own = scales_at(format, scales, panel + layout.block(g), column);
+    for (int64_t k = 0; k < std::min(kWeightGroup, in - g * kWeightGroup); ++k) {
+      float scale = own.scale;
+      if (format.has_two_scales()) {
+        scale *=
+            static_cast<float>(static_cast<int8_t>(scales[k / (kWeightGroup / 2) * kPanelColumns + column]));
+      }
+      to[g * kWeightGroup + k] = static_cast<float>(value_at(format, group, column, k)) * scale + own.min;
+    }
+  }
+}
+
+void multiply(const WeightFormat& format, const PackedLinearArgs& args) {
+  const int64_t last = args.rows % kAmxLines;
+  const bool last_too = format.groups.bits == 8 && last >= kLastTileRows;
+  const int64_t on_tiles =
+      !int8_tiles() || format.groups.has_two_scales() ? 0 : args.rows - (last_too ? 0 : last);
+  PackedLinearArgs part = args;
+  part.rows = on_tiles;
+  if (part.rows > 0) packed_groups_on_tiles(part, TileUnit::amx);
+  part.rows = args.rows - on_tiles;
+  part.x += on_tiles * args.ldx, part.y += on_tiles * args.ldy;
+  if (part.residual != nullptr) part.residual += on_tiles * args.ldy;
+  if (part.rows > 0) HWY_DYNAMIC_DISPATCH(MultiplyGroups)(part);
+}
+
+}  // namespace
+}  // namespace multihead::kernels::groups
+
+namespace multihead::kernels {
+const FormatFunctions group_functions = {groups::packed_bytes, groups::pack, groups::multiply,
+                                         groups::unpack_row, groups::pack_stored};
+}  // namespace multihead::kernels
+#endif  // HWY_ONCE
