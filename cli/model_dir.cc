@@ -29,7 +29,7 @@ void declare_weights(Flags& flags, std::string& weights, bool stored, bool f32) 
   if (!f32) std::erase(words, "f32");
   if (stored) words.insert(words.begin(), "stored");
   flags.choice("weights", weights, std::move(words),
-               "weights: bf16, f16, int8 per row, q8 and q4 (8 and 4 bits) per group of 32");
+               "weights: bf16, f16, int8 per row, q8, q5 and q4 (8, 5 and 4 bits) per group of 32");
 }
 
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights, bool packed) {

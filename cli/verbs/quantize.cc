@@ -25,8 +25,7 @@ class Quantize : public Verb {
     check_elsewhere(folder_, out_);
     LoadedModel loaded = load_model_dir(folder_, weights_);
     const std::string_view dtype = kernels::name(loaded.model.weight_dtype());
-    if (dtype == "f32")
-      throw UsageError(concat(folder_, " holds f32 weights; --weights must be ", smaller()));
+    if (dtype == "f32") throw UsageError(folder_ + " holds f32 weights; choose a format with --weights");
     save_model_dir(loaded, folder_, out_);
     const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());
     const int64_t f32 = 4 * models::matrix_weights(loaded.model.config());

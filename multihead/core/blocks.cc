@@ -44,9 +44,11 @@ void decode_groups(const uint8_t* from, int64_t blocks, float* to) {
     for (int64_t i = 0; i < kGroups; ++i, to += kSmall) {
       const BlockGroup g = kGroup(from, i);
       const auto scale = static_cast<float>(g.scale);
-      const float m = static_cast<float>(g.min) * static_cast<float>(g.min_factor);
+      const auto min = static_cast<float>(g.min);
       for (int64_t k = 0; k < kSmall; ++k) {
-        const float d = scale * static_cast<float>(g.factors[k / (kSmall / 2)]);
+        const int64_t half = k / (kSmall / 2);
+        const float d = scale * static_cast<float>(g.factors[half]),
+                    m = min * static_cast<float>(g.min_factors[half]);
         to[k] = d * static_cast<float>(g.values[k] - g.offset) - m;
       }
     }
@@ -64,7 +66,7 @@ BlockGroup nibbles(const uint8_t* from, int64_t) {
   constexpr int64_t kHalf = kSmall / 2;
   BlockGroup g;
   g.scale = read<Float16>(from), from += 2;
-  if (kMin) g.min = read<Float16>(from), g.min_factor = -1, from += 2;
+  if (kMin) g.min = read<Float16>(from), g.min_factors[0] = g.min_factors[1] = -1, from += 2;
   if (!kMin) g.offset = kFifth ? 16 : 8;
   uint32_t fifth = 0;
   if (kFifth) fifth = read<uint32_t>(from), from += 4;
@@ -155,7 +157,7 @@ BlockGroup q4_or_q5_k(const uint8_t* block, int64_t i) {
   BlockGroup g;
   g.scale = read<Float16>(block), g.min = read<Float16>(block + 2);
   g.factors[0] = g.factors[1] = six(0);
-  g.min_factor = six(1);
+  g.min_factors[0] = g.min_factors[1] = six(1);
   for (int64_t k = 0; k < kSmall; ++k) {
     const int four = nibbles[i / 2 * kSmall + k] >> (i % 2 * 4) & 15;
     g.values[k] = static_cast<int8_t>(kFifth ? four | (fifth[k] >> i & 1) << 4 : four);
@@ -181,6 +183,69 @@ BlockGroup q6_k(const uint8_t* block, int64_t i) {
   return g;
 }
 
+// Factors and minima's factors of 16 numbers in four bits each, two bits of each number, scale and minimum.
+constexpr int64_t kQ2Bytes = kSuper / 16 + kSuper / 4 + 4;
+
+BlockGroup q2_k(const uint8_t* block, int64_t i) {
+  const uint8_t *factors = block + 2 * i, *twos = block + kSuper / 16 + i / 4 * kSmall,
+                *scales = block + kSuper / 16 + kSuper / 4;
+  BlockGroup g;
+  g.scale = read<Float16>(scales), g.min = read<Float16>(scales + 2);
+  for (int64_t half = 0; half < 2; ++half) {
+    g.factors[half] = static_cast<int8_t>(factors[half] & 15);
+    g.min_factors[half] = static_cast<int8_t>(factors[half] >> 4);
+  }
+  for (int64_t k = 0; k < kSmall; ++k) g.values[k] = static_cast<int8_t>(twos[k] >> (i % 4 * 2) & 3);
+  return g;
+}
+
+// Third bits, two low ones, factors of 16 numbers in six bits each, their scale.
+constexpr int64_t kQ3Bytes = kSuper / 8 + kSuper / 4 + 12 + 2;
+
+BlockGroup q3_k(const uint8_t* block, int64_t i) {
+  const uint8_t *third = block, *twos = third + kSuper / 8 + i / 4 * kSmall,
+                *sixes = third + kSuper / 8 + kSuper / 4;
+  BlockGroup g;
+  g.scale = read<Float16>(sixes + 12);
+  g.offset = 4;
+  for (int64_t half = 0; half < 2; ++half) {
+    const int64_t j = 2 * i + half;
+    const int low = sixes[j % 8] >> (j / 8 * 4) & 15, high = sixes[8 + j % 4] >> (j / 4 * 2) & 3;
+    g.factors[half] = static_cast<int8_t>((low | high << 4) - 32);
+  }
+  for (int64_t k = 0; k < kSmall; ++k)
+    g.values[k] = static_cast<int8_t>((twos[k] >> (i % 4 * 2) & 3) | (third[k] >> i & 1) << 2);
+  return g;
+}
+
+// Four bits that stand for one of 16 numbers, those of the first half low.
+void put_listed(const uint8_t* nibbles, BlockGroup& g) {
+  constexpr int8_t kNumbers[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  for (int64_t k = 0; k < kSmall / 2; ++k) {
+    g.values[k] = kNumbers[nibbles[k] & 15];
+    g.values[k + kSmall / 2] = kNumbers[nibbles[k] >> 4];
+  }
+}
+
+BlockGroup iq4_nl(const uint8_t* block, int64_t) {
+  BlockGroup g;
+  g.scale = read<Float16>(block);
+  put_listed(block + 2, g);
+  return g;
+}
+
+// Scale, two high and four low bits of the factors of 32 numbers, four bits of each.
+constexpr int64_t kIq4Bytes = 2 + 2 + 4 + kSuper / 2;
+
+BlockGroup iq4_xs(const uint8_t* block, int64_t i) {
+  BlockGroup g;
+  g.scale = read<Float16>(block);
+  const int high = read<uint16_t>(block + 2) >> (2 * i) & 3, low = block[4 + i / 2] >> (i % 2 * 4) & 15;
+  g.factors[0] = g.factors[1] = static_cast<int8_t>((low | high << 4) - 32);
+  put_listed(block + 8 + i * (kSmall / 2), g);
+  return g;
+}
+
 // The row of a format of groups.
 template <BlockGroup (*kGroup)(const uint8_t*, int64_t), int64_t kBlock, int64_t kBytes>
 BlockFormat in_groups(uint32_t id, const char* name, const char* packed_as,
@@ -203,12 +268,16 @@ const std::vector<BlockFormat>& block_formats() {
       plain<Float16>(1, "F16", "f16", 1),
       in_groups<nibbles<false, false>, kSmall, nibble_bytes(false, false)>(2, "Q4_0", "q4", encode_q4_0, 2),
       in_groups<nibbles<true, false>, kSmall, nibble_bytes(true, false)>(3, "Q4_1", "q4", encode_q4_1, 3),
-      in_groups<nibbles<false, true>, kSmall, nibble_bytes(false, true)>(6, "Q5_0", ""),
-      in_groups<nibbles<true, true>, kSmall, nibble_bytes(true, true)>(7, "Q5_1", ""),
+      in_groups<nibbles<false, true>, kSmall, nibble_bytes(false, true)>(6, "Q5_0", "q5"),
+      in_groups<nibbles<true, true>, kSmall, nibble_bytes(true, true)>(7, "Q5_1", "q5"),
       in_groups<q8_0, kSmall, kQ8Bytes>(8, "Q8_0", "q8", encode_q8_0, 7),
+      in_groups<q2_k, kSuper, kQ2Bytes>(10, "Q2_K", ""),
+      in_groups<q3_k, kSuper, kQ3Bytes>(11, "Q3_K", "q6_k"),
       in_groups<q4_or_q5_k<false>, kSuper, k_bytes(false)>(12, "Q4_K", "q4_k"),
       in_groups<q4_or_q5_k<true>, kSuper, k_bytes(true)>(13, "Q5_K", "q5_k"),
       in_groups<q6_k, kSuper, kQ6Bytes>(14, "Q6_K", "q6_k"),
+      in_groups<iq4_nl, kSmall, nibble_bytes(false, false)>(20, "IQ4_NL", "q8"),
+      in_groups<iq4_xs, kSuper, kIq4Bytes>(23, "IQ4_XS", ""),
       plain<BFloat16>(30, "BF16", "", 32),
       {39, "MXFP4", kSmall, 1 + kSmall / 2, decode_mxfp4},
   };

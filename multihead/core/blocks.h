@@ -12,14 +12,14 @@
 namespace multihead {
 
 /// Neighbours in a block. Number k is d · (values[k] - offset) - m, where d = scale · factors[k / 16] and
-/// m = min · min_factor, each step rounded to f32.
+/// m = min · min_factors[k / 16], each step rounded to f32.
 struct BlockGroup {
   static constexpr int64_t kSize = 32;
   int8_t values[kSize] = {};
   int offset = 0;
   Float16 scale, min;
   int8_t factors[2] = {1, 1};
-  int8_t min_factor = 0;  ///< 0: no minimum
+  int8_t min_factors[2] = {};  ///< 0: no minimum
 };
 
 struct BlockFormat {
@@ -39,7 +39,7 @@ struct BlockFormat {
   double bits() const { return 8.0 * static_cast<double>(bytes) / static_cast<double>(block); }
 };
 
-/// All that can be read: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4.
+/// All that can be read.
 const std::vector<BlockFormat>& block_formats();
 
 }  // namespace multihead

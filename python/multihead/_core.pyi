@@ -1937,7 +1937,7 @@ class LanguageModel:
     def pack_weights(self, weights: str = 'f32') -> None:
         """
         Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), 'bf16', 'f16',
-        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits a language model's
+        'int8' (a scale per row), 'q8', 'q5' or 'q4' (8, 5 or 4 bits, scales per group of 32). With these and int8 a language model's
         embedding and output layer become q8. The model can no longer be trained, nor saved unless it is a language model packed
         as other than 'f32'.
         """
@@ -2891,7 +2891,7 @@ class Encoder:
     def pack_weights(self, weights: str = 'f32') -> None:
         """
         Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), 'bf16', 'f16',
-        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits a language model's
+        'int8' (a scale per row), 'q8', 'q5' or 'q4' (8, 5 or 4 bits, scales per group of 32). With these and int8 a language model's
         embedding and output layer become q8. The model can no longer be trained, nor saved unless it is a language model packed
         as other than 'f32'.
         """
@@ -3023,7 +3023,7 @@ class TextClassifier:
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TextClassifier:
-        """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
+        """weights: 'f32' or what pack_weights() takes."""
 
     @overload
     def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:
@@ -3221,7 +3221,7 @@ class ImageEncoder:
     def pack_weights(self, weights: str = 'f32') -> None:
         """
         Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), 'bf16', 'f16',
-        'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 and 4 bits a language model's
+        'int8' (a scale per row), 'q8', 'q5' or 'q4' (8, 5 or 4 bits, scales per group of 32). With these and int8 a language model's
         embedding and output layer become q8. The model can no longer be trained, nor saved unless it is a language model packed
         as other than 'f32'.
         """
@@ -3299,7 +3299,7 @@ class ImageClassifier:
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> ImageClassifier:
-        """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
+        """weights: 'f32' or what pack_weights() takes."""
 
     def pixels(self, images: object) -> Tensor:
         """
@@ -3325,7 +3325,7 @@ class TokenClassifier:
 
     @staticmethod
     def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TokenClassifier:
-        """weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'."""
+        """weights: 'f32' or what pack_weights() takes."""
 
     def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None, stride: int = 0) -> list:
         """

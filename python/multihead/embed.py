@@ -36,7 +36,7 @@ class SentenceEncoder:
     The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
     tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
     The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
-    'int8' (per row), 'q8', 'q4' (per group of 32) for less memory and time. precision: 'bf16' computes products and
+    'int8' (per row), 'q8', 'q5', 'q4' (per group of 32) for less memory and time. precision: 'bf16' computes products and
     attention in bf16, the weights too unless `weights` says otherwise.
     """
 

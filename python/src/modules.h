@@ -101,9 +101,10 @@ void bind_packing(nb::class_<Model>& c) {
       },
       nb::arg("weights") = "f32",
       "Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), "
-      "'bf16', 'f16',\n'int8' (a scale per row), 'q8' or 'q4' (8 or 4 bits, scales per group of 32). With 8 "
-      "and 4 bits a language model's\nembedding and output layer become q8. The model can no longer be "
-      "trained, "
+      "'bf16', 'f16',\n'int8' (a scale per row), 'q8', 'q5' or 'q4' (8, 5 or 4 bits, scales per group "
+      "of 32). With these and int8 a language model's\nembedding and output layer become q8. The model can "
+      "no longer "
+      "be trained, "
       "nor saved unless it is a language model packed\nas other than 'f32'.");
   c.def_prop_ro(
       "packed_dtype",

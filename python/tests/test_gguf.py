@@ -11,7 +11,8 @@ import pytest
 import multihead as mh
 
 gguf = pytest.importorskip("gguf")
-TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
+         "MXFP4"]
 
 
 def raw_blocks(kind, numbers, seed):
@@ -19,7 +20,7 @@ def raw_blocks(kind, numbers, seed):
     block, size = gguf.GGML_QUANT_SIZES[kind]
     data = np.random.default_rng(seed).integers(0, 256, (numbers // block, size), dtype=np.uint8)
     high_byte = {"F32": [3], "F16": [1], "BF16": [1], "Q4_1": [1, 3], "Q5_1": [1, 3], "Q4_K": [1, 3], "Q5_K": [1, 3],
-                 "Q6_K": [size - 1], "MXFP4": []}.get(kind.name, [1])
+                 "Q6_K": [size - 1], "Q2_K": [size - 3, size - 1], "Q3_K": [size - 1], "MXFP4": []}.get(kind.name, [1])
     data[:, high_byte] &= 0xB7
     return data
 
@@ -97,7 +98,7 @@ def test_decodes_every_type_to_the_bit(tmp_path, name):
     np.testing.assert_array_equal(ours.view(np.uint32), np.ascontiguousarray(theirs, np.float32).view(np.uint32))
 
 
-@pytest.mark.parametrize("name,tied", [("F32", False), ("F16", True), ("Q8_0", False), ("Q4_0", True)])
+@pytest.mark.parametrize("name,tied", [("F32", False), ("F16", True), ("Q8_0", False), ("Q4_0", True), ("Q5_0", True), ("Q5_1", False)])
 def test_logits_are_those_of_transformers(tmp_path, name, tied):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -111,7 +112,7 @@ def test_logits_are_those_of_transformers(tmp_path, name, tied):
     np.testing.assert_allclose(ours(ids).numpy(), expected, rtol=0, atol=1e-5)
     # As they lie: the inputs of the products are rounded to 8 bits.
     packed = mh.models.LanguageModel.load(tmp_path / "model.gguf")
-    assert packed.weight_dtype == {"F16": "f16", "Q8_0": "q8", "Q4_0": "q4"}.get(name, "f32")
+    assert packed.weight_dtype == {"F16": "f16", "Q8_0": "q8", "Q4_0": "q4", "Q5_0": "q5", "Q5_1": "q5"}.get(name, "f32")
     np.testing.assert_allclose(packed(ids).numpy(), expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 

@@ -57,7 +57,7 @@ def test_int8_weights(translator):
     (((tokens, score),),) = translator.model.beam_search([source], weight_dtype="int8")
     (((exact_tokens, exact),),) = translator.model.beam_search([source])
     assert tokens == exact_tokens and score != exact and abs(score - exact) < 0.05
-    with pytest.raises(ValueError, match="weight_dtype: expected f32, bf16, f16, int8, q8 or q4, got 'int4'"):
+    with pytest.raises(ValueError, match="weight_dtype: expected f32, bf16, f16, int8, q8, q5 or q4, got 'int4'"):
         translator.translate(texts, weight_dtype="int4")
 
 

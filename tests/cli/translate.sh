@@ -64,7 +64,7 @@ expect 3 'cannot open "asks/vocab.json"' "$multihead" translate asks --text ab
 mv asks/model.safetensors asks/pytorch_model.bin
 expect 3 'AutoModelForSeq2SeqLM.from_pretrained\(' "$multihead" translate asks --text ab
 
-expect 2 '--weight-dtype must be one of f32, bf16, f16, int8, q8, q4; got "int4"' "$multihead" translate run --text ab --weight-dtype int4
+expect 2 '--weight-dtype must be one of f32, bf16, f16, int8, q8, q5, q4; got "int4"' "$multihead" translate run --text ab --weight-dtype int4
 for threads in 1 3; do
   MULTIHEAD_NUM_THREADS=$threads "$multihead" translate run --weight-dtype int8 --n-best 2 --quiet \
     < <(printf 'ab\nbaab\na\n') >"int8.$threads"

@@ -17,11 +17,12 @@ namespace multihead::kernels {
 ///   bf16, f16  rounded to nearest, ties to even
 ///   int8  w ≈ scale · q per output, scale = max|w| / 127; the inputs are quantised per row in the same way
 ///   q8    per group of 32 along k: w ≈ scale · q, |q| <= 127, scale in f16 (GGUF's Q8_0): 8.5 bits a weight
-///   q4    per group of 32: w ≈ scale · q + min, 0 <= q <= 15, both in f16 (GGUF's Q4_1): 5 bits
+///   q5    per group of 32: w ≈ scale · q + min, 0 <= q <= 31, both in f16 (GGUF's Q5_1): 6 bits
+///   q4    the same with 0 <= q <= 15 (GGUF's Q4_1): 5 bits
 ///   q4_k, q5_k, q6_k  GGUF's Q4_K, Q5_K and Q6_K, taken over from there only: 4.6, 5.6 and 6.6 bits
 /// q is rounded to nearest, ties to even. In groups the inputs are quantised per group as int8 does per row.
 /// Within rows or groups integers are summed; the groups' sums, scaled, are added in order of k.
-enum class WeightDtype { f32, bf16, f16, int8, q8, q4, q4_k, q5_k, q6_k };
+enum class WeightDtype { f32, bf16, f16, int8, q8, q5, q4, q4_k, q5_k, q6_k };
 
 /// The longest sum of int8 products that an int32 holds for certain.
 inline constexpr int64_t kLongestInt8Sum = 131072;
@@ -81,6 +82,7 @@ inline constexpr WeightFormat kWeightFormats[] = {
     {WeightDtype::f16, "f16", &half_functions, {}, 65520},
     {WeightDtype::int8, "int8", &int8_functions, {}, 0, kLongestInt8Sum},
     {WeightDtype::q8, "q8", &group_functions, {8}},
+    {WeightDtype::q5, "q5", &group_functions, {5, true}},
     {WeightDtype::q4, "q4", &group_functions, {4, true}},
     {WeightDtype::q4_k, "q4_k", &group_functions, {4, true, true}},
     {WeightDtype::q5_k, "q5_k", &group_functions, {5, true, true}},

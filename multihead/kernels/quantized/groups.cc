@@ -155,7 +155,7 @@ BlockGroup quantize(const GroupFormat& format, const float* w, int64_t count) {
   const auto last = static_cast<float>((1 << (format.has_min ? format.bits : format.bits - 1)) - 1),
              first = format.has_min ? 0 : -last;
   g.scale = Float16(!finite ? NAN : format.has_min ? high / last - low / last : std::max(-low, high) / last);
-  if (format.has_min) g.min = Float16(low), g.min_factor = -1;
+  if (format.has_min) g.min = Float16(low), g.min_factors[0] = -1;
   const auto scale = static_cast<float>(g.scale), min = static_cast<float>(g.min);
   if (scale == 0 || !std::isfinite(scale)) return g;
   for (int64_t k = 0; k < count; ++k) g.values[k] = rounded((w[k] - min) / scale, first, last);
@@ -170,13 +170,13 @@ void place(const GroupFormat& format, const BlockGroup& g, int64_t column, uint8
   std::memcpy(halves, &g.scale.bits, 2);
   if (format.has_min) {
     // An offset becomes a minimum.
-    const bool shifts = !format.in_blocks && g.min_factor == 0;
+    const bool shifts = !format.in_blocks && g.min_factors[0] == 0;
     const Float16 min = shifts ? Float16(static_cast<float>(-g.offset) * static_cast<float>(g.scale)) : g.min;
     std::memcpy(halves + 2 * kPanelColumns, &min.bits, 2);
   }
   if (format.in_blocks) {
     scales[column] = static_cast<uint8_t>(g.factors[0]);
-    scales[kPanelColumns + column] = static_cast<uint8_t>(format.has_min ? g.min_factor : g.factors[1]);
+    scales[kPanelColumns + column] = static_cast<uint8_t>(format.has_min ? g.min_factors[0] : g.factors[1]);
   }
   const int more = format.has_min ? 0 : format.middle() - g.offset;
   constexpr int64_t kHalf = kWeightGroup / 2;

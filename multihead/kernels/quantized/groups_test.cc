@@ -29,6 +29,9 @@ struct Group {
 
 float as_half(float x) { return static_cast<float>(Float16(x)); }
 
+// Steps between the least and the largest value of a group with a minimum; 0: it has none.
+int steps(WeightDtype dtype) { return dtype == WeightDtype::q4 ? 15 : dtype == WeightDtype::q5 ? 31 : 0; }
+
 // The definitions, written plainly.
 Group quantized_weight(WeightDtype dtype, std::vector<float> w) {
   Group g{std::vector<int>(w.size()), 0, 0};
@@ -37,13 +40,14 @@ Group quantized_weight(WeightDtype dtype, std::vector<float> w) {
     if (!std::isfinite(x)) return {g.values, kNan, 0};
     low = std::min(low, x), high = std::max(high, x);
   }
-  const bool q4 = dtype == WeightDtype::q4;
-  g.scale = as_half(q4 ? high / 15 - low / 15 : std::max(-low, high) / 127);
-  g.min = q4 ? as_half(low) : 0;
+  const auto last = static_cast<float>(steps(dtype));
+  g.scale = as_half(last > 0 ? high / last - low / last : std::max(-low, high) / 127);
+  g.min = last > 0 ? as_half(low) : 0;
   if (g.scale == 0) return g;
   for (size_t i = 0; i < w.size(); ++i) {
     const float value = std::nearbyint((w[i] - g.min) / g.scale);
-    g.values[i] = static_cast<int>(q4 ? std::clamp(value, 0.0f, 15.0f) : std::clamp(value, -127.0f, 127.0f));
+    g.values[i] =
+        static_cast<int>(last > 0 ? std::clamp(value, 0.0f, last) : std::clamp(value, -127.0f, 127.0f));
   }
   return g;
 }
@@ -119,7 +123,7 @@ struct Layer {
           int sum = 0, total = 0;
           for (size_t k = 0; k < a.values.size(); ++k) sum += a.values[k] * b.values[k], total += a.values[k];
           float part = static_cast<float>(sum) * b.scale;
-          if (dtype == WeightDtype::q4) part += b.min * static_cast<float>(total);
+          if (steps(dtype) > 0) part += b.min * static_cast<float>(total);
           value += part * a.scale;
         }
         if (extras) value += bias[static_cast<size_t>(j)];
@@ -133,7 +137,8 @@ struct Layer {
 };
 
 class PackedLinearGroupsTest : public ::testing::TestWithParam<WeightDtype> {};
-INSTANTIATE_TEST_SUITE_P(Dtypes, PackedLinearGroupsTest, ::testing::Values(WeightDtype::q8, WeightDtype::q4),
+INSTANTIATE_TEST_SUITE_P(Dtypes, PackedLinearGroupsTest,
+                         ::testing::Values(WeightDtype::q8, WeightDtype::q5, WeightDtype::q4),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 // Around the tiles' rows, the panels' columns, groups of k, the blocks of rows and the size that starts
@@ -190,9 +195,9 @@ TEST_P(PackedLinearGroupsTest, NothingSaturates) {
       layer.x[static_cast<size_t>(i * layer.ldx + k)] = i % 2 == 0 ? 127.0f : -127.0f;
     }
   }
-  // Of the values 0 to 15, and of -127 to 127, all are the largest but one of each group.
+  // Of the values 0 to 15 or 31, and of -127 to 127, all are the largest but one of each group.
   for (size_t w = 0; w < layer.weight.size(); ++w) {
-    layer.weight[w] = w % 32 == 5 ? 0.0f : GetParam() == WeightDtype::q4 ? 15.0f : w % 2 == 0 ? 127 : -127;
+    layer.weight[w] = w % 32 == 5 ? 0.0f : steps(GetParam()) > 0 ? 31.0f : w % 2 == 0 ? 127 : -127;
   }
   const std::vector<Line> lines = layer.packed();
   everywhere(
@@ -248,7 +253,8 @@ TEST_P(PackedLinearGroupsTest, IsAsNearAsItsSteps) {
       const int64_t begin = k / 32 * 32, end = std::min(begin + 32, layer.in);
       const auto* w = layer.weight.data() + j * layer.in;
       const auto [low, high] = std::minmax_element(w + begin, w + end);
-      const float step = GetParam() == WeightDtype::q4 ? (*high - *low) / 15 : std::max(-*low, *high) / 127;
+      const auto count = static_cast<float>(steps(GetParam()));
+      const float step = count > 0 ? (*high - *low) / count : std::max(-*low, *high) / 127;
       EXPECT_NEAR(row[static_cast<size_t>(k)], w[k], 0.51 * step + 1e-3) << j << ' ' << k;
     }
   }
@@ -266,8 +272,9 @@ TEST_P(PackedLinearGroupsTest, IsAsNearAsItsSteps) {
     }
   }
   const double relative = std::sqrt(error / power);
-  EXPECT_LT(relative, GetParam() == WeightDtype::q4 ? 0.085 : 0.009);
-  EXPECT_GT(relative, GetParam() == WeightDtype::q4 ? 0.06 : 0.005);
+  const double least = GetParam() == WeightDtype::q4 ? 0.06 : GetParam() == WeightDtype::q5 ? 0.03 : 0.005;
+  EXPECT_GT(relative, least);
+  EXPECT_LT(relative, GetParam() == WeightDtype::q8 ? 0.009 : least * 1.42);
 }
 
 TEST(PackedLinearGroupsMemoryTest, TakesNineAndFiveBits) {

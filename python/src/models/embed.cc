@@ -180,7 +180,7 @@ void bind_text_classifier(nb::module_& m) {
         const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
         return unlocked([&] { return TextClassifier::load(folder, dtype); });
       },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'.");
+      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
   const auto def_logits = [&]<class Texts>(const char* doc, Texts) {
     c.def(
         "logits",
@@ -252,7 +252,7 @@ void bind_image_classifier(nb::module_& m) {
         const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
         return unlocked([&] { return ImageClassifier::load(folder, dtype); });
       },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'.");
+      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
   const auto def = [&](const char* name, Tensor (ImageClassifier::*call)(const Tensor&) const,
                        const char* doc) {
     c.def(
@@ -308,7 +308,7 @@ void bind_token_classifier(nb::module_& m) {
         const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
         return unlocked([&] { return TokenClassifier::load(folder, dtype); });
       },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32', 'bf16', 'int8', 'q8' or 'q4'.");
+      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
   c.def(
       "entities",
       [](const TokenClassifier& classifier, const std::vector<std::string>& texts, const std::string& how,
