@@ -12,7 +12,8 @@ inline constexpr int64_t kGroupBytes = 32;                           // along k:
 inline constexpr int64_t kGroupTileBytes = kGroupBytes * kAmxLines;  // of Y: [k / 4][16 columns][4]
 
 /// y[row][column] = Σ over groups, in order, of (Σ x·w · y_scale + y_minimum · x_sum) · x_scale, without
-/// FMAs.
+/// FMAs. With halves, Σ x·w is the sum of the first 16 products times one factor and of the last times another,
+/// integers below 2^24.
 struct GroupBlock {
   const int8_t* x = nullptr;  ///< 16 rows, x_stride apart, of `groups` whole groups
   int64_t x_stride = 0;
@@ -20,14 +21,15 @@ struct GroupBlock {
   const int8_t* y = nullptr;                           ///< values of a group; bytes to the next one
   int64_t y_group = kGroupTileBytes;
   const float *y_scales = nullptr, *y_minima = nullptr;  ///< [group][16 columns]; no minima if null
+  const float* y_halves = nullptr;  ///< [group][2][16 columns], integers; no factors if null
   int64_t groups = 0;
   float* to = nullptr;  ///< [16][16], rows kAmxLines apart
 };
 
-/// This thread's tile registers, formed for groups.
+/// This thread's tile registers, formed for groups, or for halves of them.
 class GroupTiles {
  public:
-  explicit GroupTiles(TileUnit unit);
+  GroupTiles(TileUnit unit, bool halves);
   ~GroupTiles();
   GroupTiles(const GroupTiles&) = delete;
   GroupTiles& operator=(const GroupTiles&) = delete;

@@ -26,9 +26,11 @@ void multiply_emulated(const GroupBlock& b) {
       const int64_t row = g * kAmxLines + i;
       for (int64_t j = 0; j < kAmxLines; ++j) {
         const int64_t column = g * kAmxLines + j;
-        int32_t sum = 0;
-        for (int64_t k = 0; k < kGroupBytes; ++k) sum += x[k] * w[k / 4 * 64 + 4 * j + k % 4];
-        float y = static_cast<float>(sum) * b.y_scales[column];
+        int32_t sums[2] = {};
+        for (int64_t k = 0; k < kGroupBytes; ++k) sums[k / 16] += x[k] * w[k / 4 * 64 + 4 * j + k % 4];
+        for (int64_t h = 0; h < 2 && b.y_halves != nullptr; ++h)
+          sums[h] *= static_cast<int32_t>(b.y_halves[2 * g * kAmxLines + h * kAmxLines + j]);
+        float y = static_cast<float>(sums[0] + sums[1]) * b.y_scales[column];
         if (b.y_minima != nullptr) y += b.y_minima[column] * b.x_sums[row];
         b.to[i * kAmxLines + j] += y * b.x_scales[row];
       }
@@ -45,13 +47,16 @@ namespace {
 
 constexpr int kSlots = 4;  // sums of groups on their way through L1
 constexpr int64_t kAhead = 2;
+template <bool kHalves>
+constexpr int64_t kSlotSums = kHalves ? 512 : 256;
 
-void Configure() {
+void Configure(bool halves) {
+  const int bytes = halves ? kGroupBytes / 2 : kGroupBytes;
   alignas(64) uint8_t config[64] = {};
   config[0] = 1;
   for (int t = 0; t < 8; ++t) {
-    config[16 + 2 * t] = t == 4 || t == 5 ? kGroupBytes : 64;  // bytes of a row: X has half of them,
-    config[48 + t] = t >= 6 ? 8 : 16;                          // Y half of the rows
+    config[16 + 2 * t] = static_cast<uint8_t>(t == 4 || t == 5 ? bytes : 64);  // of a row: X has few,
+    config[48 + t] = static_cast<uint8_t>(t >= 6 ? bytes / 4 : 16);            // Y few rows
   }
   __asm__ volatile("" ::"m"(config) : "memory");
   _tile_loadconfig(config);
@@ -59,7 +64,7 @@ void Configure() {
 
 void Release() { _tile_release(); }
 
-// The integer sums of a group to its slot. The names of registers are part of the instructions' text.
+// Stores the integer sums of a group, or of its halves, in its slot. The names of registers are part of the instructions' text.
 #define MH_ISSUE(c, a, b)    \
   _tile_zero(c);             \
   _tile_loadd(a, x, stride); \
@@ -67,12 +72,23 @@ void Release() { _tile_release(); }
   _tile_dpbssd(c, a, b);     \
   _tile_stored(c, to, 64);
 
-template <int kSlot>
+template <bool kHalves, int kSlot>
 HWY_INLINE void Issue(const GroupBlock& of, int64_t g, int32_t* sums) {
   const int8_t *x = of.x + g * kGroupBytes, *y = of.y + g * of.y_group;
   const int64_t stride = of.x_stride;
-  int32_t* to = sums + kSlot * 256;
-  if constexpr (kSlot == 0) {
+  int32_t* to = sums + kSlot * kSlotSums<kHalves>;
+  if constexpr (kHalves) {
+    const auto next = [&] { x += kGroupBytes / 2, y += kGroupTileBytes / 2, to += 256; };
+    if constexpr (kSlot % 2 == 0) {
+      MH_ISSUE(0, 4, 6)
+      next();
+      MH_ISSUE(1, 5, 7)
+    } else {
+      MH_ISSUE(2, 4, 6)
+      next();
+      MH_ISSUE(3, 5, 7)
+    }
+  } else if constexpr (kSlot == 0) {
     MH_ISSUE(0, 4, 6)
   } else if constexpr (kSlot == 1) {
     MH_ISSUE(1, 5, 7)
@@ -84,46 +100,56 @@ HWY_INLINE void Issue(const GroupBlock& of, int64_t g, int32_t* sums) {
 }
 #undef MH_ISSUE
 
-template <bool kMinima, int kSlot>
+HWY_INLINE __m512 LoadSums(const int32_t* from) {
+  return __builtin_convertvector(reinterpret_cast<__v16si>(_mm512_load_si512(from)), __v16sf);
+}
+
+template <bool kMinima, bool kHalves, int kSlot>
 HWY_INLINE void Use(const GroupBlock& b, int64_t g, const int32_t* sums, __m512 (&acc)[16]) {
   __asm__ volatile("" ::: "memory");  // the compiler does not know what the tiles have stored
   const __m512 scale = _mm512_loadu_ps(b.y_scales + 16 * g);
   const __m512 min = kMinima ? _mm512_loadu_ps(b.y_minima + 16 * g) : scale;
+  const __m512 first = kHalves ? _mm512_loadu_ps(b.y_halves + 32 * g) : scale,
+               second = kHalves ? _mm512_loadu_ps(b.y_halves + 32 * g + 16) : scale;
   const float *x_scales = b.x_scales + 16 * g, *x_sums = b.x_sums + 16 * g;
+  const int32_t* own = sums + kSlot * kSlotSums<kHalves>;
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    const auto sum = reinterpret_cast<__v16si>(_mm512_load_si512(sums + kSlot * 256 + 16 * i));
-    __m512 y = _mm512_mul_ps(__builtin_convertvector(sum, __v16sf), scale);
+    __m512 sum = LoadSums(own + 16 * i);
+    if constexpr (kHalves) {
+      sum = _mm512_fmadd_ps(LoadSums(own + 256 + 16 * i), second, _mm512_mul_ps(sum, first));  // exact
+    }
+    __m512 y = _mm512_mul_ps(sum, scale);
     if constexpr (kMinima) y = _mm512_add_ps(y, _mm512_mul_ps(min, _mm512_set1_ps(x_sums[i])));
     acc[i] = _mm512_add_ps(acc[i], _mm512_mul_ps(y, _mm512_set1_ps(x_scales[i])));
   }
 }
 
-template <bool kMinima, int kSlot>
+template <bool kMinima, bool kHalves, int kSlot>
 HWY_INLINE void Step(const GroupBlock& b, int64_t g, int32_t* sums, __m512 (&acc)[16]) {
-  if (g + kAhead < b.groups) Issue<(kSlot + kAhead) % kSlots>(b, g + kAhead, sums);
-  Use<kMinima, kSlot>(b, g, sums, acc);
+  if (g + kAhead < b.groups) Issue<kHalves, (kSlot + kAhead) % kSlots>(b, g + kAhead, sums);
+  Use<kMinima, kHalves, kSlot>(b, g, sums, acc);
 }
 
-template <bool kMinima>
+template <bool kMinima, bool kHalves>
 HWY_NOINLINE void Multiply(const GroupBlock& b) {
-  alignas(64) int32_t sums[kSlots * 256];
+  alignas(64) int32_t sums[kSlots * kSlotSums<kHalves>];
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) acc[i] = _mm512_setzero_ps();
   __asm__ volatile("" ::: "memory");
-  if (b.groups > 0) Issue<0>(b, 0, sums);
-  if (b.groups > 1) Issue<1>(b, 1, sums);
+  if (b.groups > 0) Issue<kHalves, 0>(b, 0, sums);
+  if (b.groups > 1) Issue<kHalves, 1>(b, 1, sums);
   int64_t g = 0;
   for (; g + kSlots <= b.groups; g += kSlots) {
-    Step<kMinima, 0>(b, g, sums, acc);
-    Step<kMinima, 1>(b, g + 1, sums, acc);
-    Step<kMinima, 2>(b, g + 2, sums, acc);
-    Step<kMinima, 3>(b, g + 3, sums, acc);
+    Step<kMinima, kHalves, 0>(b, g, sums, acc);
+    Step<kMinima, kHalves, 1>(b, g + 1, sums, acc);
+    Step<kMinima, kHalves, 2>(b, g + 2, sums, acc);
+    Step<kMinima, kHalves, 3>(b, g + 3, sums, acc);
   }
-  if (g < b.groups) Step<kMinima, 0>(b, g, sums, acc);
-  if (g + 1 < b.groups) Step<kMinima, 1>(b, g + 1, sums, acc);
-  if (g + 2 < b.groups) Step<kMinima, 2>(b, g + 2, sums, acc);
+  if (g < b.groups) Step<kMinima, kHalves, 0>(b, g, sums, acc);
+  if (g + 1 < b.groups) Step<kMinima, kHalves, 1>(b, g + 1, sums, acc);
+  if (g + 2 < b.groups) Step<kMinima, kHalves, 2>(b, g + 2, sums, acc);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) _mm512_storeu_ps(b.to + i * kAmxLines, acc[i]);
 }
@@ -133,9 +159,9 @@ HWY_NOINLINE void Multiply(const GroupBlock& b) {
 HWY_POP_ATTRIBUTES
 #endif
 
-GroupTiles::GroupTiles(TileUnit unit) : unit_(unit) {
+GroupTiles::GroupTiles(TileUnit unit, [[maybe_unused]] bool halves) : unit_(unit) {
 #if MH_TILES
-  if (unit_ == TileUnit::amx) group_tiles::Configure();
+  if (unit_ == TileUnit::amx) group_tiles::Configure(halves);
 #endif
 }
 
@@ -148,8 +174,9 @@ GroupTiles::~GroupTiles() {
 void GroupTiles::multiply(const GroupBlock& block) const {
 #if MH_TILES
   if (unit_ == TileUnit::amx) {
-    return block.y_minima != nullptr ? group_tiles::Multiply<true>(block)
-                                     : group_tiles::Multiply<false>(block);
+    if (block.y_halves != nullptr) return group_tiles::Multiply<false, true>(block);
+    return block.y_minima != nullptr ? group_tiles::Multiply<true, false>(block)
+                                     : group_tiles::Multiply<false, false>(block);
   }
 #endif
   multiply_emulated(block);

@@ -274,8 +274,7 @@ void unpack_row(const WeightFormat& packed_as, const void* packed, int64_t row, 
 void multiply(const WeightFormat& format, const PackedLinearArgs& args) {
   const int64_t last = args.rows % kAmxLines;
   const bool last_too = format.groups.bits == 8 && last >= kLastTileRows;
-  const int64_t on_tiles =
-      !int8_tiles() || format.groups.has_two_scales() ? 0 : args.rows - (last_too ? 0 : last);
+  const int64_t on_tiles = int8_tiles() ? args.rows - (last_too ? 0 : last) : 0;
   PackedLinearArgs part = args;
   part.rows = on_tiles;
   if (part.rows > 0) packed_groups_on_tiles(part, TileUnit::amx);

@@ -22,10 +22,11 @@
 namespace multihead::kernels {
 namespace {
 
-// A panel of the weight: values, group by group, and [group][16 columns] scales and minima.
+// A panel of the weight: values, group by group, and [group][16 columns] scales and minima, or
+// [group][2][16 columns] factors of the halves.
 struct UnpackedPanel {
   int8_t* values;
-  float *scales, *minima;
+  float *scales, *minima, *halves;
 };
 
 }  // namespace
@@ -39,11 +40,13 @@ namespace {
 #if HWY_TARGET == HWY_AVX3
 template <GroupFormat kFormat>
 HWY_INLINE void UnpackValues(const uint8_t* w, int8_t* to) {
-  if constexpr (kFormat.bits == 5) {
+  if constexpr (kFormat.bits == 5 || kFormat.bits == 6) {
     const GroupBytes d;
+    const ByteVec middle = hn::Set(d, static_cast<uint8_t>(kFormat.middle()));
     auto* bytes = reinterpret_cast<uint8_t*>(to);
     const auto store = [&](auto step) HWY_ATTR {
-      hn::StoreU(BlockValues<kFormat, step()>(w), d, bytes + step() * groups::kStepBytes);
+      const ByteVec values = hn::Sub(BlockValues<kFormat, step()>(w), middle);
+      hn::StoreU(values, d, bytes + step() * groups::kStepBytes);
     };
     store(std::integral_constant<int, 0>()), store(std::integral_constant<int, 1>());
     store(std::integral_constant<int, 2>()), store(std::integral_constant<int, 3>());
@@ -70,6 +73,10 @@ void Unpack(const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
       const TileVec minima = MinimaOf<kFormat>(at, 0);
       hn::StoreU(kFormat.in_blocks ? hn::Neg(minima) : minima, d, to.minima + g * kAmxLines);
     }
+    for (int64_t h = 0; h < 2 && kFormat.has_two_scales(); ++h) {
+      const IntVec factors = LoadBytes<int8_t>(at.scales + h * kAmxLines);
+      hn::StoreU(hn::ConvertTo(d, factors), d, to.halves + (2 * g + h) * kAmxLines);
+    }
   }
 }
 #else
@@ -83,18 +90,19 @@ void Unpack(const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
         const int value = groups::value_at(kFormat, group, c, k);
         to.values[g * kGroupTileBytes + groups::offset_of(c, k)] = static_cast<int8_t>(value);
       }
-      const auto own = groups::scales_at(kFormat, group + kLayout.value_bytes, panel + kLayout.block(g), c);
+      const uint8_t* scales = group + kLayout.value_bytes;
+      const auto own = groups::scales_at(kFormat, scales, panel + kLayout.block(g), c);
       to.scales[g * kAmxLines + c] = own.scale;
-      to.minima[g * kAmxLines + c] = own.min;
+      if (kFormat.has_min) to.minima[g * kAmxLines + c] = own.min;
+      for (int64_t h = 0; h < 2 && kFormat.has_two_scales(); ++h)
+        to.halves[(2 * g + h) * kAmxLines + c] = static_cast<int8_t>(scales[h * kAmxLines + c]);
     }
   }
 }
 #endif
 
 void UnpackPanel(const GroupFormat& format, const uint8_t* panel, int64_t count, const UnpackedPanel& to) {
-  groups::with_format(format, [&]<GroupFormat kFormat>() {
-    if constexpr (!kFormat.has_two_scales()) Unpack<kFormat>(panel, count, to);
-  });
+  groups::with_format(format, [&]<GroupFormat kFormat>() { Unpack<kFormat>(panel, count, to); });
 }
 
 }  // namespace
@@ -122,10 +130,10 @@ class GroupPanels {
         format_(format_of(p.dtype).groups),
         layout_(format_),
         epilogue_{epilogue_of(p)},
-        tiles_(unit) {}
+        tiles_(unit, format_.has_two_scales()) {}
 
   void multiply(int64_t begin, int64_t end) {
-    const int64_t floats = count_ * kAmxLines, bytes = count_ * kGroupTileBytes + 8 * floats;
+    const int64_t floats = count_ * kAmxLines, bytes = count_ * kGroupTileBytes + 12 * floats;
     const int64_t most = std::clamp<int64_t>(kChunkBytes / bytes, 1, end - begin);
     auto* memory = unpacked_panels.get<char>(static_cast<size_t>(most * bytes));
     for (int64_t first = begin; first < end; first += most) {
@@ -146,7 +154,8 @@ class GroupPanels {
 
   UnpackedPanel place(char* memory, int64_t floats) const {
     auto* scales = reinterpret_cast<float*>(memory + count_ * kGroupTileBytes);
-    return {reinterpret_cast<int8_t*>(memory), scales, scales + floats};
+    // The halves' factors take the place of minima.
+    return {reinterpret_cast<int8_t*>(memory), scales, scales + floats, scales + floats};
   }
 
   void multiply_block(int64_t row, int64_t panel, const UnpackedPanel& w) const {
@@ -157,7 +166,8 @@ class GroupPanels {
     const bool in_place = format_.bits == 8;
     b.y = in_place ? reinterpret_cast<const int8_t*>(packed(panel)) : w.values;
     b.y_group = in_place ? layout_.bytes : kGroupTileBytes;
-    b.y_scales = w.scales, b.y_minima = in_place ? nullptr : w.minima;
+    b.y_scales = w.scales, b.y_minima = format_.has_min ? w.minima : nullptr;
+    b.y_halves = format_.has_two_scales() ? w.halves : nullptr;
     b.groups = count_, b.to = sums;
     const int64_t column = panel * kAmxLines, columns = std::min(kAmxLines, p_.out - column);
     const int64_t rows = std::min(kAmxLines, p_.rows - row);

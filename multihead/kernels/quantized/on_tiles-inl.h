@@ -12,7 +12,7 @@ void packed_linear_on_tiles(const PackedLinearArgs& args, TileUnit unit);
 /// The same of int8: the bits of every other way.
 void packed_int8_on_tiles(const PackedLinearArgs& args, TileUnit unit);
 
-/// The same of groups, but q6_k, whose groups have two scales.
+/// The same of groups.
 void packed_groups_on_tiles(const PackedLinearArgs& args, TileUnit unit);
 
 }  // namespace multihead::kernels

@@ -100,7 +100,8 @@ TEST(PackedTilesTest, Int8HasTheBitsOfPairsAndDots) {
 }
 
 TEST(PackedTilesTest, GroupsHaveTheBitsOfDots) {
-  for (const WeightDtype dtype : {WeightDtype::q8, WeightDtype::q5, WeightDtype::q4, WeightDtype::q4_k, WeightDtype::q5_k}) {
+  for (const WeightDtype dtype : {WeightDtype::q8, WeightDtype::q5, WeightDtype::q4, WeightDtype::q4_k,
+                                  WeightDtype::q5_k, WeightDtype::q6_k}) {
     for (const Sizes& s : {Sizes{1, 1, 1}, {16, 16, 32}, {17, 50, 96}, {37, 67, 257}, {20, 33, 800}})
       expect_bits_of_other_ways(dtype, s, packed_groups_on_tiles);
   }
