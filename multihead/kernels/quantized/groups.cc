@@ -163,32 +163,33 @@ BlockGroup quantize(const GroupFormat& format, const float* w, int64_t count) {
 }
 
 // `head`: of the group's block, if it has one.
-void place(const GroupFormat& format, const BlockGroup& g, int64_t column, uint8_t* to, uint8_t* head) {
-  const GroupLayout layout(format);
-  uint8_t* scales = to + layout.value_bytes;
-  uint8_t* halves = (format.in_blocks ? head : scales) + 2 * column;
+template <GroupFormat kFormat>
+void place(const BlockGroup& g, int64_t column, uint8_t* to, uint8_t* head) {
+  constexpr GroupLayout kLayout(kFormat);
+  uint8_t* scales = to + kLayout.value_bytes;
+  uint8_t* halves = (kFormat.in_blocks ? head : scales) + 2 * column;
   std::memcpy(halves, &g.scale.bits, 2);
-  if (format.has_min) {
+  if (kFormat.has_min) {
     // An offset becomes a minimum.
-    const bool shifts = !format.in_blocks && g.min_factors[0] == 0;
+    const bool shifts = !kFormat.in_blocks && g.min_factors[0] == 0;
     const Float16 min = shifts ? Float16(static_cast<float>(-g.offset) * static_cast<float>(g.scale)) : g.min;
     std::memcpy(halves + 2 * kPanelColumns, &min.bits, 2);
   }
-  if (format.in_blocks) {
+  if (kFormat.in_blocks) {
     scales[column] = static_cast<uint8_t>(g.factors[0]);
-    scales[kPanelColumns + column] = static_cast<uint8_t>(format.has_min ? g.min_factors[0] : g.factors[1]);
+    scales[kPanelColumns + column] = static_cast<uint8_t>(kFormat.has_min ? g.min_factors[0] : g.factors[1]);
   }
-  const int more = format.has_min ? 0 : format.middle() - g.offset;
+  const int more = kFormat.has_min ? 0 : kFormat.middle() - g.offset;
   constexpr int64_t kHalf = kWeightGroup / 2;
   uint8_t values[kWeightGroup], bytes[kWeightGroup];
   for (int64_t k = 0; k < kWeightGroup; ++k) values[k] = bytes[k] = static_cast<uint8_t>(g.values[k] + more);
-  for (int64_t k = 0; k < kHalf && layout.has_nibbles; ++k)
+  for (int64_t k = 0; k < kHalf && kLayout.has_nibbles; ++k)
     bytes[k] = static_cast<uint8_t>((values[k] & 15) | values[k + kHalf] << 4);
-  for (int64_t k = 0; k < (layout.has_nibbles ? kHalf : kWeightGroup); k += kNeighbours) {
+  for (int64_t k = 0; k < (kLayout.has_nibbles ? kHalf : kWeightGroup); k += kNeighbours) {
     std::memcpy(to + offset_of(column, k), bytes + k, kNeighbours);
   }
-  for (int64_t k = 0; k < kWeightGroup && layout.planes > 0; ++k) {
-    const HighBits at(layout.planes, k);
+  for (int64_t k = 0; k < kWeightGroup && kLayout.planes > 0; ++k) {
+    const HighBits at(kLayout.planes, k);
     uint8_t& byte =
         to[kPanelColumns * kHalf + at.plane * kStepBytes + column * kNeighbours + k % kNeighbours];
     byte = static_cast<uint8_t>(byte | values[k] >> 4 << at.shift);
@@ -199,13 +200,14 @@ void place(const GroupFormat& format, const BlockGroup& g, int64_t column, uint8
 template <class GroupOf>
 void pack_panel(const GroupFormat& format, int64_t columns, int64_t count, uint8_t* to,
                 const GroupOf& group) {
-  const GroupLayout layout(format);
-  std::fill_n(to, layout.panel(count), uint8_t{0});
-  for (int64_t g = 0; g < count; ++g) {
-    for (int64_t column = 0; column < columns; ++column) {
-      place(format, group(column, g), column, to + layout.group(g), to + layout.block(g));
+  with_format(format, [&]<GroupFormat kFormat>() {
+    constexpr GroupLayout kLayout(kFormat);
+    std::fill_n(to, kLayout.panel(count), uint8_t{0});
+    for (int64_t g = 0; g < count; ++g) {
+      for (int64_t column = 0; column < columns; ++column)
+        place<kFormat>(group(column, g), column, to + kLayout.group(g), to + kLayout.block(g));
     }
-  }
+  });
 }
 
 int64_t packed_bytes(const WeightFormat& format, int64_t out, int64_t in) {
