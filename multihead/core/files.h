@@ -66,7 +66,7 @@ class FileWriter {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// Of the bytes written so far.
+  /// Checksum of the bytes written so far.
   uint64_t checksum() const { return checksum_.value(); }
 
  private:

@@ -1,4 +1,4 @@
-// What all ranks of a group do together, beyond Group's own.
+// Operations of all ranks of a group, beyond Group's own.
 #pragma once
 
 #include "multihead/core/threads/parallel.h"

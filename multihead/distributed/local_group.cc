@@ -77,7 +77,7 @@ class Turns {
   int64_t passes_ = 0;  // without work in between
 };
 
-// What the ranks of one host share. The thread whose turn it is uses it.
+// State shared by the ranks of one host. The thread whose turn it is uses it.
 struct Host {
   using Address = std::tuple<int, int, int>;  // from, to, tag
 

@@ -1,4 +1,4 @@
-// What a plugin for an MPI library provides: plain C functions, so that neither side needs the other's
+// Functions that a plugin for an MPI library provides: plain C, so that neither side needs the other's
 // headers.
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace multihead::distributed {
 
-/// What the launcher tells a process by its environment.
+/// Settings that the launcher passes to a process in its environment.
 struct Launch {
   std::string launcher;   ///< the variable that says so
   int rank = 0;           ///< of this process

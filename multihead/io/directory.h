@@ -22,7 +22,7 @@ struct ManifestEntry {
   uint64_t checksum = 0;
 };
 
-/// What this library wrote into a folder, in order; identifies a folder or a file as ours.
+/// Lists the files that this library wrote into a folder, in order; identifies a folder or a file as ours.
 struct Manifest {
   static constexpr int kVersion = 1;
   static constexpr const char* kFile = "manifest.json";

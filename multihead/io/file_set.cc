@@ -31,7 +31,7 @@ bool is_held(const std::string& folder) {
   return held;
 }
 
-// What the folder's manifest lists; nothing if there is none.
+// Reads the folder's manifest; empty if there is none.
 Manifest manifest_of(const std::string& folder) {
   return is_there(folder, Manifest::kFile) ? read_manifest(folder) : Manifest();
 }
@@ -84,13 +84,13 @@ bool contains(const FileSet& set, const std::string& name) {
   return std::find(set.begin(), set.end(), name) != set.end();
 }
 
-// What a manifest lists besides a set.
+// The entries of a manifest that are not in a set.
 Manifest others(Manifest manifest, const FileSet& set) {
   std::erase_if(manifest.files, [&](const ManifestEntry& entry) { return contains(set, entry.name); });
   return manifest;
 }
 
-// Those of a manifest that lie in a folder, in order.
+// The files of a manifest that lie in a folder, in order.
 std::vector<std::string> listed_in(const Manifest& manifest, const std::string& folder) {
   std::vector<std::string> names;
   for (const ManifestEntry& entry : manifest.files) {

@@ -70,7 +70,7 @@ class SafetensorsFile {
   bool is_repeated(const std::string& a, const std::string& b) const;
   /// Also throws MemoryError if they exceed the available memory.
   TensorMap load_all() const;
-  /// Of the first shard.
+  /// Metadata of the first shard.
   const Metadata& metadata() const { return metadata_; }
   uint64_t data_bytes() const;
 

@@ -15,7 +15,7 @@ double noam(const Schedule& s, double t) {
          std::min(1 / std::sqrt(t), t * std::pow(static_cast<double>(s.warmup_steps), -1.5));
 }
 
-// What is left of the way from lr to the last rate, 1 … 0.
+// The fraction of the way from lr to the last rate that is left, 1 … 0.
 double remaining(const Schedule& s, int64_t step) {
   if (s.kind == ScheduleKind::constant) return 1;
   if (s.kind == ScheduleKind::wsd) {

@@ -20,7 +20,7 @@
 namespace multihead {
 namespace {
 
-// What follows a block, for the sanitizer to find overruns.
+// Guard bytes after a block, for the sanitizer to find overruns.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kGuard = 64;
 #else
@@ -137,7 +137,7 @@ FreeBlocks::iterator BlockCache::add_segment(FreeBlocks& pool, size_t bytes) {
   const size_t least = rounded(bytes, kLargePage);
   const size_t usual = &pool == pools_.data() ? 0 : std::clamp(held() / 8, kLeastSegment, kMostSegment);
   const size_t size = std::max(least, rounded(usual, kLargePage));
-  // What is held never passes the peak demand by more than an eighth (at least 16 MiB).
+  // The memory held never exceeds the peak demand by more than an eighth (at least 16 MiB).
   const auto peak =
       std::max(static_cast<size_t>(stats_.peak_bytes), static_cast<size_t>(stats_.live_bytes) + bytes);
   if (held() + size > peak + std::max<size_t>(peak / 8, 16 << 20)) release_locked();

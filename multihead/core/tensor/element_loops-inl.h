@@ -19,7 +19,7 @@ struct TransposeArgs {
 struct ElementLoops {
   /// to[i] = from[i] for two floating types; false if it cannot.
   bool (*convert)(Dtype from_type, const void* from, Dtype to_type, void* to, int64_t count);
-  /// Of elements of 1, 2, 4 or 8 bytes.
+  /// Transposes elements of 1, 2, 4 or 8 bytes.
   void (*transpose)(size_t element_bytes, const TransposeArgs& args);
   /// The 64 words of each group of 16 blocks of a stream: word w of block b at 16 w + b.
   void (*random_words)(const RandomStream& stream, int64_t first_group, int64_t groups, uint32_t* words);

@@ -15,7 +15,7 @@
 namespace multihead {
 namespace {
 
-// What a long text, an array or an object points to; its elements follow in the same memory, and behind the
+// A long text, an array or an object points to this; its elements follow in the same memory, and behind the
 // members of an object that has room for many, the index. Elements may be moved by copying their bytes, so
 // that a growing list is not there twice (realloc moves pages).
 struct Head {

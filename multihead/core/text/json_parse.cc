@@ -54,7 +54,7 @@ std::string reason(const std::string& what) {
 /// Receives the tokenizer's events; returns false to stop it, with the problem in `problem`.
 class JsonBuilder {
  public:
-  /// Of a text of `bytes` bytes.
+  /// `bytes`: length of the text.
   JsonBuilder(const JsonLimits& limits, size_t bytes, Json* root)
       : limits_(limits),
         memory_left_(std::max(limits.least_memory, limits.memory_factor * bytes)),
@@ -100,10 +100,10 @@ class JsonBuilder {
     return false;
   }
 
-  // What a value, a member's key with its place in the index and a list take.
+  // Memory of a value, a member's key with its place in the index, and a list.
   static constexpr size_t kValue = sizeof(Json), kMember = sizeof(JsonText) + 8, kList = 32;
 
-  // What a text takes besides, if it does not fit in place.
+  // More memory of a text that does not fit in place.
   static size_t text_memory(const std::string& text) { return text.size() < 16 ? 0 : text.size() + 16; }
 
   // Many values can be written in few bytes: what they take is bounded before it is taken.

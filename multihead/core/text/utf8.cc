@@ -75,8 +75,8 @@ size_t complete_utf8(std::string_view text) {
 
 namespace {
 
-// Of the bytes at `at`, which are no character: as many as could begin one, at least one (Unicode 16, 3.9:
-// maximal subparts), as Python and Rust replace them.
+// Length of the invalid bytes at `at` that are replaced together: as many as could begin a character, at
+// least one (Unicode 16, 3.9: maximal subparts), as in Python and Rust.
 size_t subpart(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
   const int lead = byte(at), second = byte(at + 1);

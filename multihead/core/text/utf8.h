@@ -35,7 +35,7 @@ std::string valid_utf8(std::string_view text);
 std::string printable(std::string_view text);
 /// The same in double quotes for messages, cut after `limit` bytes.
 std::string quote(std::string_view text, size_t limit = 80);
-/// What a terminal obeys instead of showing it, besides the characters below U+0020.
+/// Whether a terminal obeys the character instead of showing it, besides the characters below U+0020.
 bool is_terminal_control(int32_t code_point);
 
 }  // namespace multihead

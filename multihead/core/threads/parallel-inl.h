@@ -1,4 +1,4 @@
-// What tests of the pool reach: thread creation, behind a pointer so that they can make the n-th one fail,
+// Hooks for tests of the pool: thread creation, behind a pointer so that they can make the n-th one fail,
 // and how long a worker waits.
 #pragma once
 

@@ -113,7 +113,7 @@ HWY_PUSH_ATTRIBUTES("avx,avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,
 namespace tiles {
 namespace {
 
-// What is done to rows of sums, two vectors of each.
+// Adds to rows of sums and stores them, two vectors of each at a time.
 enum class Sums { f32, int32 };
 template <Sums kSums, bool kBf16, bool kBias>
 struct Rows {

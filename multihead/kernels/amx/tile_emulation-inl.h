@@ -1,4 +1,4 @@
-// What tile instructions do, by plain loops.
+// Tile instructions emulated by plain loops.
 //
 // The loops follow the instructions' published description; tests compare their bits with the CPU's.
 #pragma once

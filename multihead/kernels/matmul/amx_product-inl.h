@@ -32,7 +32,7 @@ struct TileProduct {
   TileUnit unit;
   TileLines x, y;
   bool swapped = false;
-  /// Of int8, two of which take the place of a bf16: the scales of rows of C, and of its columns.
+  /// Scales of the rows and the columns of C in products of int8, two of which take the place of a bf16.
   const float *row_scales = nullptr, *column_scales = nullptr;
 
   TileProduct(const EngineArgs& args, PartScheme of, TileUnit by);
@@ -40,7 +40,7 @@ struct TileProduct {
   int64_t pairs() const { return ceil_div(y.lines, kBlockLines); }   // of Y's tiles
   int64_t panels() const { return ceil_div(x.lines, kBlockLines); }  // of X's
   int64_t step_words() const { return 2 * kAmxWords * scheme.parts; }
-  /// What happens to numbers that are not finite: only their first part is a number, so with several parts
+  /// How values that are not finite are packed: only their first part is a number, so with several parts
   /// they are left out of the tiles and their products added by add_not_finite().
   NotFinite rule() const { return scheme.parts > 1 ? NotFinite::zero : NotFinite::keep; }
   /// Where lines of X and Y meet.

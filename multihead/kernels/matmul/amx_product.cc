@@ -72,8 +72,8 @@ void BlockWriter::keep_sums(bool bare) {
   bare_ = bare;
 }
 
-// What is left to do when the sums of the pending block lie in memory and, if they could be finished while
-// the next one was multiplied, in C.
+// Completes the pending block, whose sums lie in memory or, if they could be finished while the next
+// block was multiplied, in C.
 void BlockWriter::finish_pending() {
   waits_ = false, rows_.rows = 0;
   if (in_rows_ && (plain_ || bare_)) return;
@@ -113,7 +113,7 @@ void BlockWriter::set_rows(TileRows& rows, const Block& b) const {
   rows.bias = plain_ && !bare_ && g.bias != nullptr ? g.bias + b.column : nullptr;
 }
 
-// What C holds already, as rows of X: where it lies, or in a copy.
+// The previous contents of C as rows of X, in place or copied.
 const float* BlockWriter::start_of(int64_t x, int64_t y, int64_t& stride) {
   const Block b = in_c(x, y);
   const float* c = p_.g.c + b.row * p_.g.ldc + b.column;

@@ -77,7 +77,7 @@ struct Chunk {
   const typename Engine::Args& g = product.g;
 
   int64_t size_k() const { return k_end - k_begin; }
-  // Of words from `k` on, those along k that are there.
+  // How many of the values in `count` words from `k` on lie within k.
   int64_t numbers(int64_t k, int64_t count) const {
     return std::min((k + count) * Engine::kDepth, g.k) - k * Engine::kDepth;
   }

@@ -1,4 +1,4 @@
-// What an f32 product computes with: between gemm_mixed() and the engine.
+// Arguments of an f32 product, passed from gemm_mixed() to the engine.
 #pragma once
 
 #include "multihead/core/dtype.h"

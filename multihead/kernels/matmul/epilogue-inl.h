@@ -1,4 +1,4 @@
-// What follows the sums of a block of C: bias, the copy before the activation, activation, factor, residual.
+// Epilogue of a block of C: bias, the copy before the activation, activation, factor, residual.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)

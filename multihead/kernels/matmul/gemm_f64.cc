@@ -28,7 +28,7 @@ inline double activate(Activation activation, double x) {
   }
 }
 
-// What follows the sums of a block of C.
+// The epilogue of a block of C.
 inline void Finish(const GemmArgs<double>& g, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   for (int64_t i = row; i < row + rows; ++i) {
     for (int64_t j = column; j < column + columns; ++j) {

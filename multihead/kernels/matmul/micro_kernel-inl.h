@@ -99,7 +99,7 @@ struct TileArgs {
 };
 using GemmTileArgs = TileArgs<float>;
 
-// What a tile prefetches: nothing, its streams, or each row of B a fixed distance ahead, where the next tile
+// A tile prefetches nothing, its streams, or each row of B a fixed distance ahead, where the next tile
 // reads on in the same rows.
 enum class Prefetch { nothing, streams, rows };
 inline constexpr int kRowsAhead = 256;  // floats; half and twice of it are no better

@@ -1,4 +1,4 @@
-// What this core can do right now: the yardstick that benchmarks divide by.
+// Measures what this core can do right now: the yardstick that benchmarks divide by.
 //
 // Clocks of shared machines drift within a second, so run a burst of about a millisecond right before or
 // after each piece of work it is compared with, and look at the median of the ratios.
@@ -15,8 +15,8 @@ double thread_seconds();
 /// GFLOP/s of f32 multiply-adds in registers on the calling thread, with the vectors of current_isa().
 double fma_gflops(double seconds = 1e-3);
 
-/// What multiplies bf16 on this CPU, as far as MULTIHEAD_ISA allows: "tiles" (AMX), "dots" (AVX512_BF16) or
-/// "".
+/// The unit that multiplies bf16 on this CPU, as far as MULTIHEAD_ISA allows: "tiles" (AMX), "dots"
+/// (AVX512_BF16) or "".
 std::string_view bf16_unit();
 
 /// GFLOP/s of bf16 products summed in f32 that bf16_unit() reaches in registers, on random numbers; 0 if

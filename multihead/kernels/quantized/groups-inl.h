@@ -93,7 +93,7 @@ HWY_INLINE TileVec MinimaOf(const GroupParts& at, int64_t lane) {
                  hn::ConvertTo(TileFloats(), LoadBytes<uint8_t>(at.scales + kColumns + lane)));
 }
 
-// What one group adds to the sums of MR rows and NV vectors.
+// Adds one group's products to the sums of MR rows and NV vectors.
 template <GroupFormat kFormat, bool kDots, int MR, int NV>
 HWY_INLINE void AddGroup(const GroupTileArgs& t, int64_t g, const GroupParts& at, TileVec (&acc)[MR][NV]) {
   const TileFloats d;

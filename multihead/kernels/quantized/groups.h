@@ -97,7 +97,7 @@ inline float half_at(const uint8_t* from, int64_t index) {
   return static_cast<float>(half);
 }
 
-/// What multiplies the integer sum of a group's output, and its minimum, to be added. `head` is its block's.
+/// The factor of the integer sum of a group's output, and its minimum, to be added. `head` is its block's.
 struct GroupScales {
   float scale = 0, min = 0;
 };

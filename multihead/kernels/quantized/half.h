@@ -22,9 +22,9 @@ struct Place {
       : panel(row / kColumns * kColumns),
         width(std::min(kColumns, (out - panel + kStep - 1) / kStep * kStep)),
         column(row - panel) {}
-  // Of the panel's numbers among all of a weight with rows of `in`.
+  // Index of the panel's first value in a weight with rows of `in`.
   int64_t first(int64_t in) const { return (in + 1) / 2 * 2 * panel; }
-  // In the panel.
+  // Index of a value in the panel.
   template <class Half>
   int64_t index(int64_t k, int64_t at) const {
     return std::is_same_v<Half, BFloat16> ? (k / 2 * width + at) * 2 + k % 2 : k * width + at;

@@ -1,4 +1,4 @@
-// What the integer products share: rounding rows of floats to integers of a common scale, and the dots.
+// Shared by the integer products: rounding rows of floats to integers of a common scale, and the dots.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_QUANTIZED_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,4 +1,4 @@
-// What the products of all packed types share.
+// Shared by the products of all packed formats: the epilogue and how work is split.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace multihead::kernels {
 inline constexpr int64_t kReadRows = 16;      // rows that take as long as reading the weights from L3
 inline constexpr int64_t kPackedFewRows = 6;  // read panels once: what is prefetched is the panel itself
 
-/// What follows the sums of a packed product, as an epilogue of gemm()'s.
+/// The epilogue of a packed product, as one of gemm()'s.
 inline GemmArgs<float> epilogue_of(const PackedLinearArgs& p) {
   GemmArgs<float> g;
   g.c = p.y;

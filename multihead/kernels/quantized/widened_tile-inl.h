@@ -25,7 +25,7 @@ inline constexpr int kRowsVectors = kLanes == 16 ? 4 : kNarrowVectors;
 inline constexpr int kRowVectors = kLanes >= 8 ? static_cast<int>(64 / kLanes) : kNarrowVectors;
 inline constexpr int kWidenedRows = kLanes == 1 ? 1 : 6;
 
-// Of lanes' columns, for k and k + 1.
+// Loads kLanes columns of rows k and k + 1 in f32.
 HWY_INLINE void LoadWide(const BFloat16* from, int64_t, TileVec& first, TileVec& second) {
   const hn::RebindToUnsigned<TileFloats> bits;
   const auto word = hn::LoadU(bits, reinterpret_cast<const uint32_t*>(from));

@@ -1,4 +1,4 @@
-// What softmax and cross-entropy share: the maximum of a row and the exponentials below it.
+// Shared by softmax and cross-entropy: the maximum of a row and the exponentials below it.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_REDUCE_ROW_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
