@@ -14,7 +14,7 @@ namespace multihead::cli {
 namespace {
 
 // A session of the library on a socket of the module.
-class Session : public Conversation {
+class Session : public Connection {
  public:
   Session(const HttpServer& server, Socket& socket, const std::string& peer)
       : session_(

@@ -49,7 +49,7 @@ class Client : public Socket {
   }
   void end() override { is_ending_ = true; }
 
-  void begin(std::unique_ptr<Conversation> talk) { talk_ = std::move(talk); }
+  void begin(std::unique_ptr<Connection> talk) { talk_ = std::move(talk); }
   void read();
   void wake() {
     if (is_ending_) return;
@@ -77,7 +77,7 @@ class Client : public Socket {
  private:
   Loop& loop_;
   OwnedBuffer buffer_;
-  std::unique_ptr<Conversation> talk_;
+  std::unique_ptr<Connection> talk_;
   bool is_ending_ = false, is_shut_ = false;
   Clock::time_point since_;
 };

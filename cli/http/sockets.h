@@ -20,9 +20,9 @@ class Socket {
 };
 
 /// What is said with a client; it ends with the connection.
-class Conversation {
+class Connection {
  public:
-  virtual ~Conversation() = default;
+  virtual ~Connection() = default;
   /// Takes bytes from the front and returns how many; the others are offered again after the next wake().
   virtual size_t receive(std::string_view bytes) = 0;
   /// Another thread has something to send, perhaps to this client.
@@ -42,7 +42,7 @@ struct SocketLoop {
   double patience =
       60;  ///< seconds without a byte taken after which a client that is sent something has gone
   int wake_descriptor = 0;  ///< an eventfd
-  std::function<std::unique_ptr<Conversation>(Socket& socket, const std::string& peer)> open;
+  std::function<std::unique_ptr<Connection>(Socket& socket, const std::string& peer)> open;
   std::function<void(int port)> on_ready;
   /// Asked ten times a second. finish: no new connections, until none is left; stop: at once.
   std::function<Phase()> phase;
