@@ -108,7 +108,7 @@ class TokenizerEncode : public Verb {
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
     flags.positional("TEXT", text_, "text to encode; - or none: stdin", false);
-    flags.text("data", "FILE", data_, "encode a text file; needs --out");
+    flags.text("data", "FILE", data_, "encode a text file; needs --out; not with --offsets, --as-file");
     flags.text("out", "FILE", out_, "token file to write, for train lm");
     flags.flag("special", special_, "recognise special tokens in the text");
     flags.flag("as-file", as_file_, "truncate and pad as set in tokenizer.json");
@@ -153,6 +153,10 @@ class TokenizerEncode : public Verb {
 
   int write_file(const CommonOptions& common, const text::Tokenizer& tokenizer) const {
     if (data_.empty() || out_.empty()) throw UsageError("--data FILE and --out FILE must be given together");
+    if (offsets_ || as_file_) {
+      throw UsageError(concat("--", offsets_ ? "offsets" : "as-file", " is for a TEXT or stdin, not --data"));
+    }
+    if (text_ != "-") throw UsageError(concat("give TEXT or --data, not both; got ", quote(text_, 80)));
     const std::shared_ptr<distributed::Group> group = join(common);
     reading([&] { return FileReader(data_).size(); });
     const int64_t count = encoded(*group, tokenizer);
@@ -168,7 +172,7 @@ class TokenizerEncode : public Verb {
   // Bad text is bad input; failing to write is not.
   int64_t encoded(distributed::Group& group, const text::Tokenizer& tokenizer) const {
     try {
-      return train::encode_file(group, data_, out_, tokenizer);
+      return train::encode_file(group, data_, out_, tokenizer, uint64_t{1} << 22, special_);
     } catch (const FormatError& error) {
       throw InputError(error.what());
     } catch (const ValueError& error) {

@@ -91,6 +91,16 @@ expect 2 'outside \[0,' "$multihead" tokenizer decode run 5 1000000
 ids=$("$multihead" tokenizer encode run 'the cat')
 [[ -n $ids && $(printf 'the cat' | "$multihead" tokenizer encode run) == "$ids" ]] ||
   fail 'tokenizer encode without a text does not read stdin'
+encode=("$multihead" tokenizer encode special)
+expect 0 'tokens in' "$multihead" tokenizer train text.txt --out special --vocab-size 270
+printf 'the cat<|endoftext|>the cat' >special.txt
+expect 0 'tokens in' "${encode[@]}" --data special.txt --out with.tokens --special
+expect 0 'tokens in' "${encode[@]}" --data special.txt --out without.tokens
+cmp -s with.tokens without.tokens && fail '--special changes nothing in a file'
+expect 2 '--offsets is for a TEXT or stdin, not --data' "${encode[@]}" --data special.txt --out x.tokens --offsets
+expect 2 '--as-file is for a TEXT or stdin, not --data' "${encode[@]}" --data special.txt --out x.tokens --as-file
+expect 2 'give TEXT or --data, not both; got "words"' "${encode[@]}" words --data special.txt --out x.tokens
+[[ ! -e x.tokens ]] || fail 'a refused command has written a file'
 
 for stdin in '< .' '<&-'; do  # a folder, closed: no end of the input
   expect 3 'stdin cannot be read: (Is a directory|Bad file descriptor)' \

@@ -307,6 +307,33 @@ TEST_F(JobTest, CutSequencesDoNotKnowTheNumberOfRanks) {
   refused(both, "exclude each other");
 }
 
+// In pieces as in one, also where a token takes the spaces after it, so that pieces must not end there.
+TEST_F(JobTest, SpecialTokensOfATextAreEncodedAsSuch) {
+  const auto plain = text::Tokenizer::train_bpe(file("text.txt"), {.vocab_size = 280});
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "the cat <|endoftext|> sat on a mat<|endoftext|> ";
+  std::ofstream(root_ / "chat.txt") << text;
+  std::string json = plain.to_json();
+  const std::string strips = "\"rstrip\":";
+  const size_t at = json.find("false", json.find(strips));
+  ASSERT_NE(json.find(strips), std::string::npos);
+  json.replace(at, 5, "true");
+  for (const auto& tokenizer : {plain, text::Tokenizer::from_contents(json, plain.config_json())}) {
+    for (const bool special : {false, true}) {
+      encode_file(*distributed::single(), (root_ / "chat.txt").string(), (root_ / "chat.tokens").string(),
+                  tokenizer, 50, special);
+      const auto whole = tokenizer.encode(text, {.parse_special = special, .add_template = false});
+      const auto tokens = text::TokenFile::open((root_ / "chat.tokens").string());
+      std::vector<int32_t> got;
+      tokens.tokens().each_piece([&](int64_t, std::span<const int32_t> piece) {
+        got.insert(got.end(), piece.begin(), piece.end());
+      });
+      EXPECT_EQ(got, whole) << special;
+      EXPECT_EQ(std::count(whole.begin(), whole.end(), tokenizer.eos_id()), special ? 80 : 0);
+    }
+  }
+}
+
 TEST_F(JobTest, ATextIsEncodedToOneFileOnAnyNumberOfRanks) {
   const auto tokenizer = text::Tokenizer::train_bpe(file("text.txt"), {.vocab_size = 280});
   const auto encode = [&](Group& group, const char* to) {

@@ -30,6 +30,21 @@ text::Tokenizer train_tokenizer(const std::string& text, const LanguageModelSett
   return text::Tokenizer::train_bpe(split_of(text, settings).train, {.vocab_size = settings.vocab_size});
 }
 
+// Says which special tokens a text spells, which encode() reads as plain characters.
+std::vector<std::string> spelled_special(std::string_view text, const std::string& name,
+                                         const text::Tokenizer& tokenizer) {
+  constexpr size_t kLooksAt = size_t{1} << 24;  // bytes: there can be hundreds of special tokens
+  const std::string_view begin = text.substr(0, kLooksAt);
+  std::string found;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.is_special(id) || begin.find(tokenizer.token(id)) == begin.npos) continue;
+    found += concat(found.empty() ? "" : ", ", quote(tokenizer.token(id)));
+  }
+  if (found.empty()) return {};
+  return {concat(name, " spells special tokens, which are read as plain characters: ", found,
+                 "; to train on them as tokens, encode the text with tokenizer encode --special")};
+}
+
 LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vocab_size) {
   settings.model.vocab_size = std::max(settings.model.vocab_size, vocab_size);
   settings.model = models::resolved(settings.model);
@@ -58,6 +73,7 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
   data.training = all.first(training);
   data.validation = all.subspan(training);
   check_length(data.training.size(), "training tokens", name, settings);
+  data.warnings = spelled_special(text, name, data.tokenizer);
   return data;
 }
 

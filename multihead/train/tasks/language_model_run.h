@@ -22,6 +22,7 @@ struct LanguageModelData {
   uint64_t checksum = 0;                 ///< of the text
   std::vector<int32_t> tokens = {};
   std::optional<text::TokenFiles> files = {};
+  std::vector<std::string> warnings = {};
 };
 
 /// Trains a tokenizer unless one is given, and encodes the text. Throws FormatError
@@ -58,6 +59,7 @@ class LanguageModelTask : public ModelTask<LanguageModelSettings, models::Langua
   std::optional<TextLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   std::vector<std::pair<std::string, double>> metrics() const override { return {}; }
   void save(io::CheckpointContents& contents) override;
+  std::vector<std::string> warnings() const { return data_.warnings; }
   int64_t length() const override { return settings_.model.context; }
   std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const override;
 

@@ -354,6 +354,16 @@ TEST_F(LanguageModelRunTest, ATokenFileIsAsGoodAsItsText) {
   EXPECT_THAT([&] { train_language_model(b); }, ThrowsMessage<ValueError>(HasSubstr("--tokenizer-file")));
 }
 
+TEST_F(LanguageModelRunTest, SpecialTokensThatAreReadAsCharactersAreSaid) {
+  LanguageModelSettings settings = small();
+  settings.tokenizer = TokenizerChoice::bpe, settings.vocab_size = 300;
+  EXPECT_THAT(prepare_language_model_data(text(), "t.txt", settings).warnings, testing::IsEmpty());
+  const auto spelled = prepare_language_model_data(text() + "<|endoftext|>" + text(), "t.txt", settings);
+  ASSERT_EQ(spelled.warnings.size(), 1u);
+  EXPECT_THAT(spelled.warnings[0], HasSubstr("read as plain characters: \"<|endoftext|>\"; to train"));
+  EXPECT_EQ(LanguageModelTask(settings, spelled).warnings(), spelled.warnings);
+}
+
 TEST_F(LanguageModelRunTest, ValidationCanComeInBlocks) {
   LanguageModelSettings settings = small();
   settings.validation_blocks = 4;
