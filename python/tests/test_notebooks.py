@@ -58,6 +58,11 @@ def test_opens_by_hand_and_ends_with_exercises(path):
     assert all("assert" in solution and len(solution.splitlines()) <= 18 for solution in solutions)
 
 
+def test_the_decoder_that_looks_ahead_takes_under_fifteen_lines():
+    solution = lessons.solutions(lessons.read(lessons.FOLDER / "decoder.ipynb"))[0]
+    assert "train(mh.window(-1, 2))" in solution and "maps(" in solution and len(solution.splitlines()) < 15
+
+
 @each
 def test_outputs_are_stored_and_small(path):
     stored = lessons.read(path)["cells"]
