@@ -17,10 +17,10 @@
 // The options are plain data: AttentionProblem (sizes, exclusions, dropout), ScoreTerms (what changes a
 // score), AttentionInput / AttentionOutput / AttentionGradient (operands).
 //
-// Types     Query, key, value, out and their gradients have one dtype: f32, f64 or bf16. In the forward pass
-//           keys and values of f32 queries may be rows of int8 (int8_rows.h), whose operands are i32 and count
-//           in words. All other numbers have the type of the arithmetic: f64 for f64, else f32. `void*` is
-//           memory of that type.
+// Types     Query, key, value, out and their gradients have one dtype: f32, f64 or bf16; with bf16 each gradient,
+//           that of out included, may be f32. In the forward pass keys and values of f32 queries may be rows of
+//           int8 (int8_rows.h), whose operands are i32 and count in words. All other numbers have the type of
+//           the arithmetic: f64 for f64, else f32. `void*` is memory of that type.
 #pragma once
 
 #include <cstdint>
@@ -241,8 +241,7 @@ struct AttentionGradient {
   void* d_captured = nullptr;      ///< [ScoreFunction::captured]
   bool accumulate = false;         ///< add to the gradients of score terms instead of zeroing them first
   /// d_query, d_key and d_value are sums in f32 that the call goes on with, without the factor `scale` of the
-  /// first two: of keys, or of queries, in ascending order. Inputs are f32. As in AttentionOutput for the
-  /// rest.
+  /// first two: of keys, or of queries, in ascending order. As in AttentionOutput for the rest.
   bool partial = false;
   /// f32 with the strides of lse: ⟨out, d_out⟩ - d_lse of the rows that see a key, written if there is `out`,
   /// else read. Null: not kept.

@@ -75,7 +75,7 @@ void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
 }
 
 // Weights 1/Tk of empty rows reach d_value.
-template <class T>
+template <class T, class U>
 void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
   const AttentionGradient& g = call.gradient;
   const AttentionProblem& p = *call.forward.p;
@@ -85,7 +85,7 @@ void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
     const RowTile& t = job.row_tiles[tile];
     for (int r = 0; r < t.rows; ++r) {
       if (job.lse[tile * kTileRows + r] != std::numeric_limits<float>::infinity()) continue;
-      const T* d_out = row_of<T>(g.d_out, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
+      const U* d_out = row_of<U>(g.d_out, job.b, t.head[r], p.query_begin(job.b) + t.query[r]);
       for (int64_t k = 0; k < n; ++k) {
         const bool kept = p.dropout_p <= 0 ||
                           attention_dropout_keep(p.dropout_key, job.b, t.head[r], t.query[r], k, p.dropout_p);
@@ -98,6 +98,15 @@ void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
       }
     }
   }
+}
+
+void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
+  const auto of = [&](auto zero) {
+    using T = decltype(zero);
+    call.gradient.d_out.dtype == Dtype::bf16 ? add_uniform_rows<T, BFloat16>(call, job)
+                                             : add_uniform_rows<T, float>(call, job);
+  };
+  call.gradient.d_value.dtype == Dtype::bf16 ? of(BFloat16()) : of(0.0f);
 }
 
 bool anything_masked(const AttentionProblem& p, const ScoreTerms& t) {
@@ -213,7 +222,7 @@ class JobsRun {
     if (!running.finite && (call_.operands.loses_infinity || anything_masked(p, *call_.forward.terms))) {
       repeat_by_specification(call_, job);
     } else if (p.empty_row == EmptyRow::uniform) {
-      call_.forward.bf16 ? add_uniform_rows<BFloat16>(call_, job) : add_uniform_rows<float>(call_, job);
+      add_uniform_rows(call_, job);
     }
     add_term_gradients(call_, job);
   }

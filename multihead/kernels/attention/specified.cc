@@ -16,7 +16,6 @@ namespace multihead::kernels {
 namespace {
 
 // Rows [begin, begin + count) of one head, of T or int8, contiguous in f32.
-template <class T>
 std::vector<float> copy_rows(const Operand& x, int64_t b, int64_t h, int64_t begin, int64_t count,
                              int64_t dim) {
   std::vector<float> rows(static_cast<size_t>(count * dim));
@@ -25,23 +24,29 @@ std::vector<float> copy_rows(const Operand& x, int64_t b, int64_t h, int64_t beg
       widen_int8_row(row_of<int32_t>(x, b, h, begin + r), dim, rows.data() + r * dim);
       continue;
     }
-    const T* from = row_of<T>(x, b, h, begin + r);
-    std::transform(from, from + dim, rows.data() + r * dim, [](T v) { return static_cast<float>(v); });
+    const auto widen = [&](const auto* from) {
+      std::transform(from, from + dim, rows.data() + r * dim, [](auto v) { return static_cast<float>(v); });
+    };
+    x.dtype == Dtype::bf16 ? widen(row_of<BFloat16>(x, b, h, begin + r))
+                           : widen(row_of<float>(x, b, h, begin + r));
   }
   return rows;
 }
 
-template <class T>
 void write_rows(const std::vector<float>& rows, const Operand& x, int64_t b, int64_t h, int64_t begin,
                 int64_t count, int64_t dim) {
   for (int64_t r = 0; x && r < count; ++r) {
     const float* from = rows.data() + r * dim;
-    std::transform(from, from + dim, row_of<T>(x, b, h, begin + r), [](float v) { return T(v); });
+    if (x.dtype == Dtype::bf16) {
+      std::transform(from, from + dim, row_of<BFloat16>(x, b, h, begin + r),
+                     [](float v) { return BFloat16(v); });
+    } else {
+      std::copy_n(from, dim, row_of<float>(x, b, h, begin + r));
+    }
   }
 }
 
 // One key head of a call: its problem, keys and values as contiguous f32 rows that start at 0.
-template <class T>
 struct HeadCopy {
   AttentionProblem p;
   std::vector<AttentionSequence> sequences;
@@ -56,8 +61,8 @@ struct HeadCopy {
         queries(p.query_count(b)),
         k0(p.key_begin_row(b)),
         keys(p.key_count(b)),
-        key(copy_rows<T>(c.key, b, kv, k0, keys, p.head_dim)),
-        value(copy_rows<T>(c.value, b, kv, k0, keys, p.value_dim)) {
+        key(copy_rows(c.key, b, kv, k0, keys, p.head_dim)),
+        value(copy_rows(c.value, b, kv, k0, keys, p.value_dim)) {
     if (!p.sequences) return;
     sequences.assign(p.sequences, p.sequences + p.batch);
     sequences[static_cast<size_t>(b)].query_begin = sequences[static_cast<size_t>(b)].key_begin = 0;
@@ -93,18 +98,17 @@ bool is_finite(const T* row, int64_t count) {
   return std::all_of(row, row + count, [](T x) { return std::isfinite(static_cast<float>(x)); });
 }
 
-template <class T>
-void forward_row(const ForwardCall& c, const HeadCopy<T>& head, int64_t h, int64_t i,
-                 const AttentionOutput& out, ReferenceRow<float>& row) {
+void forward_row(const ForwardCall& c, const HeadCopy& head, int64_t h, int64_t i, const AttentionOutput& out,
+                 ReferenceRow<float>& row) {
   const int64_t dim = head.p.head_dim;
-  const auto query = copy_rows<T>(c.query, head.b, h, head.q0 + i, 1, dim);
+  const auto query = copy_rows(c.query, head.b, h, head.q0 + i, 1, dim);
   // With strides of 0 every row of the problem is this one.
   reference_forward_row<float>(head.p, *c.terms, head.input(query, {}), out, head.b, h, i, row);
 }
 
 template <class T>
 void replace_overflow(const ForwardCall& call, int64_t b, int64_t kv) {
-  const HeadCopy<T> head(call, b, kv);
+  const HeadCopy head(call, b, kv);
   const AttentionProblem& p = head.p;
   if (!can_overflow(head.value, head.keys, p.dropout_p)) return;
   ReferenceRow<float> row;
@@ -120,18 +124,17 @@ void replace_overflow(const ForwardCall& call, int64_t b, int64_t kv) {
 }
 
 // The gradients of one key head and its query heads; adds to those of the score terms that `terms` names.
-template <class T>
 void backward_head(const BackwardCall& call, int64_t b, int64_t kv, const AttentionGradient& terms) {
   const ForwardCall& c = call.forward;
-  const HeadCopy<T> head(c, b, kv);
+  const HeadCopy head(c, b, kv);
   const AttentionProblem& p = head.p;
   const AttentionGradient& g = call.gradient;
   const int64_t q0 = head.q0, queries = head.queries;
   std::vector<float> d_key(head.key.size(), 0.0f), d_value(head.value.size(), 0.0f), d_query;
   ReferenceRow<float> row;
   for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-    const auto query = copy_rows<T>(c.query, b, h, q0, queries, p.head_dim);
-    const auto d_out = copy_rows<T>(g.d_out, b, h, q0, queries, p.value_dim);
+    const auto query = copy_rows(c.query, b, h, q0, queries, p.head_dim);
+    const auto d_out = copy_rows(g.d_out, b, h, q0, queries, p.value_dim);
     d_query.assign(query.size(), 0.0f);
     const Strides3 keys = {0, 0, p.head_dim}, values = {0, 0, p.value_dim};
     AttentionGradient f = terms;
@@ -142,10 +145,10 @@ void backward_head(const BackwardCall& call, int64_t b, int64_t kv, const Attent
     f.d_query = {d_query.data(), keys}, f.d_key = {d_key.data(), keys}, f.d_value = {d_value.data(), values};
     const AttentionInput in = head.input(query, {0, 0, p.head_dim});
     for (int64_t i = 0; i < queries; ++i) reference_backward_row(p, *c.terms, in, f, b, h, i, row);
-    write_rows<T>(d_query, g.d_query, b, h, q0, queries, p.head_dim);
+    write_rows(d_query, g.d_query, b, h, q0, queries, p.head_dim);
   }
-  write_rows<T>(d_key, g.d_key, b, kv, head.k0, head.keys, p.head_dim);
-  write_rows<T>(d_value, g.d_value, b, kv, head.k0, head.keys, p.value_dim);
+  write_rows(d_key, g.d_key, b, kv, head.k0, head.keys, p.head_dim);
+  write_rows(d_value, g.d_value, b, kv, head.k0, head.keys, p.value_dim);
 }
 
 template <class Body>
@@ -156,24 +159,6 @@ void each_head(const AttentionProblem& p, bool parallel, const Body& f) {
   };
   if (parallel) return parallel_for(p.batch * p.kv_heads, task);
   for (int64_t index = 0; index < p.batch * p.kv_heads; ++index) task(index, 0);
-}
-
-template <class T>
-void specified_forward_of(const ForwardCall& c) {
-  each_head(*c.p, true, [&](int64_t b, int64_t kv) {
-    const HeadCopy<T> head(c, b, kv);
-    const AttentionProblem& p = head.p;
-    ReferenceRow<float> row;
-    std::vector<float> out(static_cast<size_t>(p.value_dim));
-    for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-      Operand lse = c.lse;
-      if (lse) lse = {row_of<float>(c.lse, b, h, 0) + head.q0, {}};
-      for (int64_t i = 0; i < head.queries; ++i) {
-        forward_row(c, head, h, i, {{out.data(), {}}, lse}, row);
-        write_rows<T>(out, c.out, b, h, head.q0 + i, 1, p.value_dim);
-      }
-    }
-  });
 }
 
 }  // namespace
@@ -187,19 +172,31 @@ void recompute_overflow(const ForwardCall& c) {
 void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
   AttentionGradient terms;
   terms.d_relative_key = d_relative_key;
-  call.forward.bf16 ? backward_head<BFloat16>(call, b, kv, terms) : backward_head<float>(call, b, kv, terms);
+  backward_head(call, b, kv, terms);
 }
 
 void specified_forward(const ForwardCall& c) {
-  c.bf16 ? specified_forward_of<BFloat16>(c) : specified_forward_of<float>(c);
+  each_head(*c.p, true, [&](int64_t b, int64_t kv) {
+    const HeadCopy head(c, b, kv);
+    const AttentionProblem& p = head.p;
+    ReferenceRow<float> row;
+    std::vector<float> out(static_cast<size_t>(p.value_dim));
+    for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+      Operand lse = c.lse;
+      if (lse) lse = {row_of<float>(c.lse, b, h, 0) + head.q0, {}};
+      for (int64_t i = 0; i < head.queries; ++i) {
+        forward_row(c, head, h, i, {{out.data(), {}}, lse}, row);
+        write_rows(out, c.out, b, h, head.q0 + i, 1, p.value_dim);
+      }
+    }
+  });
 }
 
 void specified_backward(const BackwardCall& call) {
   const AttentionGradient& g = call.gradient;
   zero_score_gradients<float>(*call.forward.p, *call.forward.terms, g);
   // Sums that heads share are added in one order, by one thread.
-  each_head(*call.forward.p, !g.of_terms(),
-            [&](int64_t b, int64_t kv) { backward_head<BFloat16>(call, b, kv, g); });
+  each_head(*call.forward.p, !g.of_terms(), [&](int64_t b, int64_t kv) { backward_head(call, b, kv, g); });
 }
 
 }  // namespace multihead::kernels

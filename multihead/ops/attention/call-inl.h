@@ -51,6 +51,11 @@ kernels::Operand operand(const Tensor& x, const Axes& axes);
 /// `x` in the type of the arithmetic, the last axis contiguous. No gradient.
 Tensor in_arithmetic(const Tensor& x);
 
+/// Whether the backward takes the call as it is: in bf16, on tiles. Else it takes `widened(call)`: query, key, value
+/// and out in the type of the arithmetic.
+bool stays_bf16(const AttentionCall& call);
+AttentionCall widened(const AttentionCall& call);
+
 /// `x`, or a copy if its last axis is not contiguous. No gradient.
 Tensor with_dense_rows(const Tensor& x);
 

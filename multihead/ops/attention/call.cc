@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/attention/inspect.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/ops/attention/check-inl.h"
@@ -15,6 +16,10 @@ namespace multihead::detail {
 namespace {
 
 bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
+
+bool captures(const AttentionCapture& c) {
+  return c.weights.defined() || c.key_mass.defined() || c.entropy.defined() || c.top_weights.defined();
+}
 
 kernels::Operand lse_operand(const AttentionCall& call) {
   return operand(call.lse, call.bound->sizes().ragged ? Axes{-1, 0, 1} : kBhtd);
@@ -85,6 +90,19 @@ kernels::Operand operand(const Tensor& x, const Axes& axes) {
 Tensor in_arithmetic(const Tensor& x) {
   if (x.dtype() == Dtype::i32) return from_int8_rows(x);
   return is_half(x.dtype()) ? x.to(Dtype::f32) : with_dense_rows(x);
+}
+
+bool stays_bf16(const AttentionCall& call) {
+  const auto narrow = [](const Tensor& x) { return x.dtype() == Dtype::bf16; };
+  return kernels::bf16_tiles() && narrow(call.query) && narrow(call.key) && narrow(call.value) &&
+         !call.bound->terms().relative_key;
+}
+
+AttentionCall widened(const AttentionCall& call) {
+  AttentionCall wide = call;
+  wide.query = in_arithmetic(call.query), wide.key = in_arithmetic(call.key);
+  wide.value = in_arithmetic(call.value), wide.out = in_arithmetic(call.out);
+  return wide;
 }
 
 Tensor with_dense_rows(const Tensor& x) {
@@ -178,11 +196,12 @@ TermGradients attention_gradients(const AttentionCall& call, const OutputGradien
                                   const WantedGradients& wanted) {
   const BoundAttention& bound = *call.bound;
   const Dtype dtype = arithmetic_dtype(call.query.dtype());
-  const WideInput in(call);
-  const Tensor out = in_arithmetic(call.out), dy = in_arithmetic(from.out);
+  const bool narrow = stays_bf16(call) && !captures(from.capture);
+  const AttentionCall in = narrow ? call : widened(call);
+  const Tensor dy = in_arithmetic(from.out);
   const Tensor d_lse = from.lse.defined() ? from.lse.contiguous() : Tensor();
   kernels::AttentionGradient g;
-  g.out = operand(out, call.axes), g.lse = lse_operand(call), g.d_out = operand(dy, call.axes);
+  g.out = operand(in.out, call.axes), g.lse = lse_operand(call), g.d_out = operand(dy, call.axes);
   MH_CHECK(dy.dtype() == dtype && (!d_lse.defined() || d_lse.dtype() == dtype), DtypeError, bound.who(),
            ": the gradients of the results must be ", dtype, ", got ", dy.dtype());
   if (d_lse.defined()) g.d_lse = d_lse.raw();

@@ -19,12 +19,13 @@ struct BackwardOperands {
   bool stage_query = false, stage_d_out = false;  // rows are copied into the job's memory as they are
   bool one_head = false;                          // the rows of a tile are of one head
   bool loses_infinity = false;                    // a sum may be NaN that should be infinite
+  bool tiled = false;  // sums lie in tiles of 16 x 16: of d_query [column][query], else [key][column]
 };
 
 struct BackwardCall {
   ForwardCall forward;  // inputs and terms
   AttentionGradient gradient;
-  int64_t head_columns = 0;  // head_dim rounded up to 16
+  int64_t head_columns = 0;  // head_dim rounded up to 16, or to 32 for tiles of one part
   BackwardOperands operands;
 };
 

@@ -42,10 +42,10 @@ HWY_INLINE int64_t RowIndex(const ForwardCall& c, const Strides3& s, const RowTi
 
 // The addresses of those rows.
 HWY_INLINE void* KeyRow(const ForwardCall& c, const Operand& x, int64_t b, int64_t kv, int64_t k) {
-  return At(x.data, KeyIndex(c, x.strides, b, kv, k), c.bf16);
+  return At(x.data, KeyIndex(c, x.strides, b, kv, k), x.dtype == Dtype::bf16);
 }
 HWY_INLINE void* TileRow(const ForwardCall& c, const Operand& x, const RowTile& t, int row) {
-  return At(x.data, RowIndex(c, x.strides, t, row), c.bf16);
+  return At(x.data, RowIndex(c, x.strides, t, row), x.dtype == Dtype::bf16);
 }
 
 // Rows of f32 with some stride.

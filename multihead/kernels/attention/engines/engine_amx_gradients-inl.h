@@ -70,6 +70,7 @@ class AmxEngine::Gradients {
  public:
   static constexpr int kKeyStep = AmxEngine::kKeyStep;
   static constexpr int kChunkKeys = 64;
+  static constexpr bool kMakesGradients = false;
 
   // Strips of 16 lines, each of steps of 32 numbers; at least one of each, so that all are there.
   static BackwardOperands Operands(const BackwardCall& call) {
@@ -90,7 +91,7 @@ class AmxEngine::Gradients {
     const RowTile& t = job.row_tiles[n];
     const int parts = c.scheme.parts;
     const auto rows = [&](const Operand& x, int64_t dim) {
-      return AmxOperand{TileRow(c, x, t, 0), c.bf16, x.strides.token, 1, t.rows, dim};
+      return AmxOperand{TileRow(c, x, t, 0), x.dtype == Dtype::bf16, x.strides.token, 1, t.rows, dim};
     };
     const AmxOperand query = rows(c.query, c.p->head_dim);
     const AmxOperand d_out = rows(call.gradient.d_out, c.p->value_dim);

@@ -297,7 +297,8 @@ HWY_INLINE Rows QueriesOfTile(const BackwardCall& call, const BackwardJob& job, 
 class F32Engine::Gradients {
  public:
   static constexpr int kKeyStep = F32Engine::kKeyStep;
-  static constexpr int kChunkKeys = kChunk;  // keys whose S and dP are finished while they are in L1
+  static constexpr int kChunkKeys = kChunk;       // keys whose S and dP are finished while they are in L1
+  static constexpr bool kMakesGradients = false;  // P and dS at once, for some calls
 
   static BackwardOperands Operands(const BackwardCall& call) {
     const ForwardCall& c = call.forward;

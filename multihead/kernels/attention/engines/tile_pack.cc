@@ -1,4 +1,5 @@
 // What attention on tiles does to rows before and after its products: packing, masks, transposes, output.
+#include "multihead/kernels/attention/engines/tile_gradients-inl.h"
 #include "multihead/kernels/attention/engines/tile_rows-inl.h"
 #include "multihead/kernels/attention/engines/tile_vectors-inl.h"
 
@@ -35,18 +36,6 @@ HWY_INLINE __m512i WithoutSign(__m512i x) { return _mm512_and_si512(x, _mm512_se
 HWY_INLINE __mmask32 NotFinite(__m512i x) {
   return _mm512_cmpge_epi16_mask(WithoutSign(x), _mm512_set1_epi16(0x7F80));
 }
-
-// Words of two rows side by side: of the first 16 columns, and of the last.
-struct PairOrder {
-  alignas(64) uint16_t low[32], high[32];
-  constexpr PairOrder() : low(), high() {
-    for (int i = 0; i < 16; ++i) {
-      low[2 * i] = static_cast<uint16_t>(i), low[2 * i + 1] = static_cast<uint16_t>(32 + i);
-      high[2 * i] = static_cast<uint16_t>(16 + i), high[2 * i + 1] = static_cast<uint16_t>(48 + i);
-    }
-  }
-};
-constexpr PairOrder kPairOrder;
 
 // True if a number is not finite.
 template <bool kAmx, bool kWhole, bool kClean>
@@ -103,6 +92,15 @@ bool WriteRows(const TileOutput& x) {
 
 void pack_tile_keys(const TileSource& from, char* to, TileUnit unit) {
   unit == TileUnit::amx ? PackKeys<true>(from, to) : PackKeys<false>(from, to);
+}
+
+void pack_tile_columns(const TileSource& from, char* to, TileUnit unit) {
+  if (IsWhole(from)) {
+    PackValues<true, true, false>(from, to);
+  } else {
+    unit == TileUnit::amx ? PackValues<true, false, false>(from, to)
+                          : PackValues<false, false, false>(from, to);
+  }
 }
 
 bool pack_tile_values(const TileSource& from, char* to, TileUnit unit) {

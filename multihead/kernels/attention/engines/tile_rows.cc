@@ -17,14 +17,12 @@ namespace {
 
 using namespace tiles;  // NOLINT(google-build-using-namespace)
 
-#define MH_BARRIER __asm__ volatile("" ::: "memory")  // the compiler does not know what tiles read and write
-
 // Registers 0 and 1: sums in turn, each stored while the other is made; 2-5: queries; 6, 7: keys.
 template <int kSteps>
 HWY_NOINLINE void ScoresOfShort(const TileChunk& c, const TileScores& x) {
   const char *q = x.query[0], *p = x.query[1];
   auto* const s = reinterpret_cast<char*>(c.s);
-  MH_BARRIER;
+  MH_TILE_BARRIER;
   _tile_loadd(2, q, x.query_stride[0]);
   _tile_loadd(4, p, x.query_stride[1]);
   if constexpr (kSteps == 2) {
@@ -50,7 +48,7 @@ HWY_NOINLINE void ScoresOfShort(const TileChunk& c, const TileScores& x) {
     before = to + kStripBytes;
   }
   _tile_stored(1, before, kRowBytes);
-  MH_BARRIER;
+  MH_TILE_BARRIER;
 }
 
 // Registers 0-3: sums, 4, 5: queries, 6, 7: keys. kSteps: 0 if it is not known.
@@ -59,7 +57,7 @@ HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
   const int64_t steps = kSteps != 0 ? kSteps : x.steps;
   const char* k = x.keys;
   auto* to = reinterpret_cast<char*>(c.s);
-  MH_BARRIER;
+  MH_TILE_BARRIER;
   for (int b = 0; b < c.pairs; ++b, to += kPairBytes) {
     _tile_zero(0);
     _tile_zero(1);
@@ -85,7 +83,7 @@ HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
     _tile_stored(1, to + kTileBytes, kRowBytes);
     if constexpr (kStrips == 2) _tile_stored(3, to + kStripBytes + kTileBytes, kRowBytes);
   }
-  MH_BARRIER;
+  MH_TILE_BARRIER;
 }
 
 void ScoresEmulated(const TileChunk& c, const TileScores& x) {
@@ -104,7 +102,7 @@ void ScoresEmulated(const TileChunk& c, const TileScores& x) {
 template <int kStrips>
 HWY_NOINLINE void ValuesOnTiles(const TileChunk& c, const TileValues& x) {
   const int64_t row = x.out_stride * 4;
-  MH_BARRIER;
+  MH_TILE_BARRIER;
   for (int64_t b = 0; b < x.steps; ++b) {
     float *o = x.out + b * 32, *u = o + 16 * x.out_stride;
     if (x.add) {
@@ -144,7 +142,7 @@ HWY_NOINLINE void ValuesOnTiles(const TileChunk& c, const TileValues& x) {
       _tile_stored(3, u + 16, row);
     }
   }
-  MH_BARRIER;
+  MH_TILE_BARRIER;
 }
 
 void ValuesEmulated(const TileChunk& c, const TileValues& x) {

@@ -9,13 +9,18 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_TILES 1
-HWY_DIAGNOSTICS(push)  // GCC 12 takes the undefined operands of intrinsics for uninitialised ones
-HWY_DIAGNOSTICS_OFF(disable : 4701, ignored "-Wmaybe-uninitialized")
+#pragma GCC diagnostic push
+#if !defined(__clang__)  // GCC 12 takes the undefined operands of intrinsics for uninitialised ones
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
-HWY_DIAGNOSTICS(pop)
+#pragma GCC diagnostic pop
 
 #define MH_PUSH_TILES \
   HWY_PUSH_ATTRIBUTES("avx,avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")
+
+// The compiler does not know what tiles read and write.
+#define MH_TILE_BARRIER __asm__ volatile("" ::: "memory")
 
 MH_PUSH_TILES
 namespace multihead::kernels::tiles {
@@ -117,6 +122,18 @@ HWY_INLINE __m512 Power(__m512 y, uint32_t seen) {
   const __m512 p = PolynomialOf(y);
   return kMasked ? _mm512_maskz_scalef_ps(static_cast<__mmask16>(seen), p, y) : _mm512_scalef_ps(p, y);
 }
+
+// Words of two rows side by side: of the first 16 columns, and of the last.
+struct PairOrder {
+  alignas(64) uint16_t low[32], high[32];
+  constexpr PairOrder() : low(), high() {
+    for (int i = 0; i < 16; ++i) {
+      low[2 * i] = static_cast<uint16_t>(i), low[2 * i + 1] = static_cast<uint16_t>(32 + i);
+      high[2 * i] = static_cast<uint16_t>(16 + i), high[2 * i + 1] = static_cast<uint16_t>(48 + i);
+    }
+  }
+};
+inline constexpr PairOrder kPairOrder;
 
 }  // namespace multihead::kernels::tiles
 HWY_POP_ATTRIBUTES

@@ -36,6 +36,7 @@ bool BackwardFinish(const BackwardTaskArgs&) { return true; }
 #else
 #include "multihead/kernels/attention/block/score_gradients-inl.h"
 #include "multihead/kernels/attention/engines/engine-inl.h"
+#include "multihead/kernels/attention/engines/engine_tile_gradients-inl.h"
 #include "multihead/kernels/attention/passes/backward_prepare-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -82,6 +83,9 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
   const ForwardCall& c = call.forward;
   const AttentionProblem& p = *c.p;
   const RowTile& t = job.row_tiles[n];
+  if constexpr (G::kMakesGradients) {
+    if (G::MakesGradients(c)) return engine.MakeGradients(n, r, b.p, b.ds);
+  }
   engine.Scores(n, r, b.p, b.ds);
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
@@ -226,15 +230,15 @@ bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t b
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
-// Writes `count` gradient rows, scaled; false if anything is not finite.
-bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64_t dim, int64_t columns,
-               float scale, void* to, int64_t stride) {
+// Writes `count` gradient rows into those from `to` on, scaled; false if anything is not finite.
+bool WriteRows(const float* rows, int64_t count, int64_t dim, int64_t columns, float scale, void* first,
+               const Operand& to) {
   const F d;
   const Vec factor = hn::Set(d, scale);
   Vec check = hn::Zero(d);
   for (int64_t r = 0; r < count; ++r) {
-    void* row = At(to, r * stride, call.forward.bf16);
-    check = StoreRow(rows + r * columns, factor, dim, call.forward.bf16, row, check);
+    const bool bf16 = to.dtype == Dtype::bf16;
+    check = StoreRow(rows + r * columns, factor, dim, bf16, At(first, r * to.strides.token, bf16), check);
   }
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
@@ -242,6 +246,14 @@ bool WriteRows(const BackwardCall& call, const float* rows, int64_t count, int64
 // What a query or key gradient is multiplied by at the end.
 float GradientScale(const BackwardCall& call) {
   return call.gradient.partial ? 1.0f : static_cast<float>(call.forward.p->scale);
+}
+
+// Calls f(column, place) for the parts of a key's row that lie in tiles.
+template <class Body>
+void EachTileOfRow(int64_t row, int64_t columns, const Body& f) {
+  for (int64_t c = 0; c < columns; c += kGroupRows) {
+    f(c, (row / kGroupRows * (columns / kGroupRows) + c / kGroupRows) * 256 + row % kGroupRows * kGroupRows);
+  }
 }
 
 // A block's sums so far: none, or those of earlier calls.
@@ -252,7 +264,12 @@ void StartBlock(const BackwardCall& call, const BackwardJob& job, int k0, int co
     std::fill_n(rows, padded(count) * columns, 0.0f);
     if (!call.gradient.partial || !from) return;
     for (int r = 0; r < count; ++r) {
-      LoadRow(KeyRow(c, from, job.b, job.kv, k0 + r), dim, false, rows + r * columns);
+      float* row = call.operands.tiled ? b.p : rows + r * columns;
+      LoadRow(KeyRow(c, from, job.b, job.kv, k0 + r), dim, false, row);
+      if (row != b.p) continue;
+      std::fill(row + dim, row + columns, 0.0f);
+      EachTileOfRow(r, columns,
+                    [&](int64_t column, int64_t at) { std::copy_n(row + column, kGroupRows, rows + at); });
     }
   };
   start(b.d_key, c.p->head_dim, call.head_columns, call.gradient.d_key);
@@ -263,8 +280,16 @@ bool WriteBlock(const BackwardCall& call, const BackwardJob& job, int k0, int co
                 const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
   const auto write = [&](const float* rows, int64_t dim, int64_t columns, float scale, const Operand& to) {
-    return !to || WriteRows(call, rows, count, dim, columns, scale, KeyRow(c, to, job.b, job.kv, k0),
-                            to.strides.token);
+    if (!to) return true;
+    if (!call.operands.tiled)
+      return WriteRows(rows, count, dim, columns, scale, KeyRow(c, to, job.b, job.kv, k0), to);
+    bool finite = true;
+    for (int r = 0; r < count; ++r) {
+      EachTileOfRow(r, columns,
+                    [&](int64_t column, int64_t at) { std::copy_n(rows + at, kGroupRows, b.p + column); });
+      finite = WriteRows(b.p, 1, dim, columns, scale, KeyRow(c, to, job.b, job.kv, k0 + r), to) && finite;
+    }
+    return finite;
   };
   const bool keys =
       write(b.d_key, c.p->head_dim, call.head_columns, GradientScale(call), call.gradient.d_key);
@@ -281,7 +306,7 @@ bool KeyBlock(const BackwardTaskArgs& args) {
   const int64_t first = p.first_key();
   const int k0 = static_cast<int>(first + args.index * kBackwardBlock);
   const int k1 = static_cast<int>(std::min(k0 + kBackwardBlock, first + p.key_count(job.b)));
-  const G engine(call, job, k0, k1, b.engine);
+  G engine(call, job, k0, k1, b.engine);
   if (job.copies > 0 && !Await(job, job.turns[args.index % job.copies], args.index / job.copies)) return true;
   StartBlock(call, job, k0, k1 - k0, b);
   const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
@@ -295,6 +320,7 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     const BlockRange r = MakeBlockRange(t, a, e);
     LaneTerms lanes;
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
+    if constexpr (G::kMakesGradients) engine.Start(n);
     const bool seen = TileGradients(call, job, engine, n, r, lanes, b);
     if (seen) {
       if (call.gradient.d_value) engine.AddToValues(n, r, p.dropout_p > 0 ? b.extra : b.p, b.d_value);
@@ -306,24 +332,34 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
     job.done[n].fetch_add(1, std::memory_order_release);
   }
+  if constexpr (G::kMakesGradients) engine.Finish();
   const bool finite = SumRelativeKeys(call, job, args.index, relative, b.table_sums);
   if (job.copies > 0) job.turns[args.index % job.copies].fetch_add(1, std::memory_order_release);
   return WriteBlock(call, job, k0, k1 - k0, b) && finite;
 }
 
+// f(std::type_identity<G>()) for the type G of an engine's gradients.
+template <class Body>
+auto WithGradients(const ForwardCall& c, const Body& f) {
+#if HWY_TARGET == HWY_AVX3
+  if (c.one_part_tiles()) return f(std::type_identity<GradientsOnTiles>());
+#endif
+  return WithEngine(c.engine, [&](auto engine) {
+    return f(std::type_identity<typename decltype(engine)::type::Gradients>());
+  });
+}
+
 BackwardOperands BackwardOperandsOf(const BackwardCall& call) {
-  return WithEngine(call.forward.engine,
-                    [&](auto engine) { return decltype(engine)::type::Gradients::Operands(call); });
+  return WithGradients(call.forward, [&](auto g) { return decltype(g)::type::Operands(call); });
 }
 
 void BackwardPrepare(const BackwardTaskArgs& args) {
-  WithEngine(args.call->forward.engine,
-             [&](auto engine) { PrepareTile<typename decltype(engine)::type::Gradients>(args); });
+  WithGradients(args.call->forward, [&](auto g) { PrepareTile<typename decltype(g)::type>(args); });
 }
 
 bool BackwardBlock(const BackwardTaskArgs& args) {
-  return WithEngine(args.call->forward.engine,
-                    [&](auto engine) { return KeyBlock<typename decltype(engine)::type::Gradients>(args); });
+  return WithGradients(args.call->forward,
+                       [&](auto g) { return KeyBlock<typename decltype(g)::type>(args); });
 }
 
 bool BackwardFinish(const BackwardTaskArgs& args) {
@@ -334,10 +370,15 @@ bool BackwardFinish(const BackwardTaskArgs& args) {
   const Operand& d_query = call.gradient.d_query;
   if (!d_query) return true;
   bool finite = true;
+  const float* all = job.d_query + args.index * kTileRows * call.head_columns;
+  if (call.operands.tiled) {
+    UntileQueries(all, t.groups, call.head_columns, args.scratch);
+    all = args.scratch;
+  }
   each_head_run(t, [&](int first, int count) {
-    const float* rows = job.d_query + (args.index * kTileRows + first) * call.head_columns;
-    finite = WriteRows(call, rows, count, c.p->head_dim, call.head_columns, GradientScale(call),
-                       TileRow(c, d_query, t, first), d_query.strides.token) &&
+    const float* rows = all + first * call.head_columns;
+    finite = WriteRows(rows, count, c.p->head_dim, call.head_columns, GradientScale(call),
+                       TileRow(c, d_query, t, first), d_query) &&
              finite;
   });
   return finite;

@@ -60,6 +60,24 @@ inline void InnerProducts(const Rows& a, const Rows& b, int count, int64_t colum
 #endif
 }
 
+// Rows of queries to tiles [column][query], and back.
+inline void TileQueries(const float* rows, int count, int64_t columns, float* tiles) {
+  for (int64_t c = 0; c < columns; c += kGroupRows) {
+    for (int q = 0; q < count; ++q) {
+      float* to = tiles + (c / kGroupRows * kTileGroups + q / kGroupRows) * 256 + q % kGroupRows;
+      for (int i = 0; i < kGroupRows; ++i) to[i * kGroupRows] = rows[q * columns + c + i];
+    }
+  }
+}
+inline void UntileQueries(const float* tiles, int groups, int64_t columns, float* rows) {
+  for (int64_t c = 0; c < columns; c += kGroupRows) {
+    for (int g = 0; g < groups; ++g) {
+      TransposeTo(tiles + (c / kGroupRows * kTileGroups + g) * 256, kGroupRows, kGroupRows, kGroupRows,
+                  rows + g * kGroupRows * columns + c, columns, 1.0f);
+    }
+  }
+}
+
 template <class G>
 void PrepareTile(const BackwardTaskArgs& args) {
   const BackwardCall& call = *args.call;
@@ -71,8 +89,13 @@ void PrepareTile(const BackwardTaskArgs& args) {
   const int64_t first = n / job.span_tiles * job.span, row = first + n % job.span_tiles * kTileRows;
   make_row_tile(*c.p, job.b, job.kv, row, std::min({first + job.span, row + kTileRows, job.rows}), t);
   float* d_query = job.d_query + n * kTileRows * call.head_columns;
-  std::fill_n(d_query, t.groups * kGroupRows * call.head_columns, 0.0f);
-  if (g.partial && g.d_query) CopyTileRows(c, t, g.d_query, c.p->head_dim, call.head_columns, d_query);
+  const int64_t lanes = call.operands.tiled ? kTileRows : t.groups * kGroupRows;
+  std::fill_n(d_query, lanes * call.head_columns, 0.0f);
+  if (g.partial && g.d_query) {
+    float* rows = call.operands.tiled ? args.scratch : d_query;
+    CopyTileRows(c, t, g.d_query, c.p->head_dim, call.head_columns, rows);
+    if (rows != d_query) TileQueries(rows, t.rows, call.head_columns, d_query);
+  }
   if (t.empty()) {  // no key block comes here; all that is read later is that the rows are empty
     std::fill_n(job.lse + n * kTileRows, kTileRows, kInfinity);
     return;

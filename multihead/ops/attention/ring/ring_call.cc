@@ -219,9 +219,7 @@ bool ring_forward(const RingCall& call) {
 
 bool ring_backward(const RingCall& call, const OutputGradients& d, const std::array<bool, 3>& wanted,
                    RingGradients& gradients) {
-  AttentionCall wide = call.call;
-  wide.query = in_arithmetic(wide.query), wide.key = in_arithmetic(wide.key);
-  wide.value = in_arithmetic(wide.value), wide.out = in_arithmetic(wide.out);
+  AttentionCall wide = stays_bf16(call.call) ? call.call : widened(call.call);
   const Tensor dy = in_arithmetic(d.out), delta = Tensor::zeros(wide.lse.shape());
   const Ring ring(call);
   gradients[0] = zero_gradient(wide.query);  // on the way to which `delta` is made
