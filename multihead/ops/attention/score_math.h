@@ -1,5 +1,6 @@
 // exp, tanh and sigmoid for score functions: without a branch or a call, so that compilers compute eight
-// scores at a time where the C library takes them one by one.
+// scores at a time where the C library takes them one by one. They repeat those of kernels/simd/math-inl.h: an
+// installed header must do without Highway, and without FMA, which the caller's target may lack.
 #pragma once
 
 #include <bit>

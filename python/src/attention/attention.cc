@@ -13,6 +13,7 @@
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
 #include "python/src/names.h"
+#include "python/src/signature.h"
 
 namespace multihead::python {
 
@@ -20,7 +21,7 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-// What was captured, by name.
+// The captured tensors by name.
 constexpr std::array<std::pair<const char*, Tensor AttentionCapture::*>, 5> kCaptured = {{
     {"weights", &AttentionCapture::weights},
     {"key_mass", &AttentionCapture::key_mass},
@@ -132,17 +133,12 @@ constexpr const char* kAttentionDoc =
 
 template <class T>
 std::string signature_of(const Keyword<T>& k) {
-  const char* type = std::is_same_v<T, nb::handle>          ? "object | None"
-                     : std::is_same_v<T, Rng*>              ? "Rng | None"
-                     : std::is_same_v<T, AttentionCapture*> ? "AttentionCapture | None"
-                     : std::is_same_v<T, const char*>       ? "str"
-                     : std::is_same_v<T, bool>              ? "bool"
-                     : std::is_same_v<T, int64_t>           ? "int"
-                     : std::is_same_v<T, float>             ? "float"
-                                                            : "float | None";
-  const std::string preset =
-      std::string_view(type).ends_with("None") ? "None" : nb::repr(nb::cast(k.preset)).c_str();
-  return concat(", ", k.name, ": ", type, " = ", preset);
+  if constexpr (std::is_same_v<T, nb::handle>) return parameter(k.name, "object | None", nb::none());
+  if constexpr (std::is_same_v<T, Rng*>) return parameter(k.name, "Rng | None", nb::none());
+  if constexpr (std::is_same_v<T, AttentionCapture*>) {
+    return parameter(k.name, "AttentionCapture | None", nb::none());
+  }
+  return parameter(k.name, type_text<T>(), nb::cast(k.preset));
 }
 
 // attention() itself also takes what it does not know, to say what that should have been; its signature hides

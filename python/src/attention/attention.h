@@ -8,13 +8,15 @@
 
 #include "multihead/nn/attention.h"
 #include "multihead/nn/decode/state.h"
+#include "multihead/ops/attention/program/program-inl.h"
 #include "python/src/tensor/convert.h"
 
 namespace multihead::python {
 
+using program::ScoreProgram;
+
 /// A Mask from a Mask or None; a bare array is refused with the names of the two polarities.
 Mask to_mask(nb::handle object);
-class ScoreProgram;
 /// From None (null) or what multihead.score_mod() made.
 std::shared_ptr<const ScoreProgram> to_score_program(nb::handle object);
 ScoreMod to_score_mod(nb::handle object);

@@ -17,7 +17,7 @@
 
 namespace multihead::python {
 
-/// What the keywords of one call become.
+/// The options that the keywords of one call are turned into.
 struct AttentionArguments {
   const char* who;
   nn::AttentionCall call = {};
@@ -50,7 +50,7 @@ auto option(const char* name) {
   }
 }
 
-/// What attention() and every module take.
+/// The keywords of attention() and of every module.
 inline const auto kAttentionKeywords = [] {
   using To = AttentionArguments;
   using O = AttentionOptions;
@@ -73,7 +73,7 @@ inline const auto kAttentionKeywords = [] {
       option<&O::capture>("capture"));
 }();
 
-/// What only the functions take.
+/// The keywords of the functions, which have some more than the modules.
 inline const auto kFunctionKeywords = [] {
   using To = AttentionArguments;
   using O = AttentionOptions;
@@ -95,7 +95,7 @@ inline const auto kFunctionKeywords = [] {
                       option<&O::allow_binary_bias>("allow_binary_bias")));
 }();
 
-/// What a transformer layer takes.
+/// The keywords of a transformer layer.
 inline const auto kLayerKeywords = std::tuple_cat(
     kAttentionKeywords,
     std::make_tuple(option<&AttentionOptions::rng>("rng"), option<&nn::AttentionCall::rotary>("rotary")));

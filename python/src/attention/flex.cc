@@ -12,7 +12,6 @@
 #include "python/src/attention/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/names.h"
-#include "python/src/score_program/program.h"
 
 namespace multihead::python {
 
@@ -21,31 +20,31 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 namespace {
 
 // (op, a, b, c, number, table, kind) per instruction.
-Instruction to_instruction(nb::handle item) {
+program::Instruction to_instruction(nb::handle item) {
   const auto t = nb::cast<nb::tuple>(item);
   if (t.size() != 7) {
     throw nb::type_error("score expression: instructions are (op, a, b, c, number, table, kind)");
   }
-  return {parse_op(nb::cast<std::string>(t[0])),
+  return {program::parse_op(nb::cast<std::string>(t[0])),
           nb::cast<int32_t>(t[1]),
           nb::cast<int32_t>(t[2]),
           nb::cast<int32_t>(t[3]),
           nb::cast<double>(t[4]),
           nb::cast<int32_t>(t[5]),
-          to_enum<Kind>(nb::cast<std::string>(t[6]), "score expression",
-                        {{"any", Kind::any},
-                         {"f16", Kind::f16},
-                         {"bf16", Kind::bf16},
-                         {"f32", Kind::f32},
-                         {"f64", Kind::f64}})};
+          to_enum<program::Kind>(nb::cast<std::string>(t[6]), "score expression",
+                                 {{"any", program::Kind::any},
+                                  {"f16", program::Kind::f16},
+                                  {"bf16", program::Kind::bf16},
+                                  {"f32", program::Kind::f32},
+                                  {"f64", program::Kind::f64}})};
 }
 
 constexpr auto kKindNames = std::to_array({"any", "f16", "bf16", "f32", "f64"});
 
 nb::list to_instructions(const ScoreProgram& program) {
   nb::list result;
-  for (const Instruction& in : program.code()) {
-    result.append(nb::make_tuple(name_of(in.op), in.a, in.b, in.c, in.number, in.table,
+  for (const program::Instruction& in : program.code()) {
+    result.append(nb::make_tuple(program::name_of(in.op), in.a, in.b, in.c, in.number, in.table,
                                  kKindNames.at(static_cast<size_t>(in.kind))));
   }
   return result;
@@ -53,12 +52,13 @@ nb::list to_instructions(const ScoreProgram& program) {
 
 // `learnt`: tables that get gradients.
 std::shared_ptr<ScoreProgram> make_program(nb::sequence code, nb::sequence tables, nb::sequence learnt) {
-  std::vector<Instruction> instructions;
+  std::vector<program::Instruction> instructions;
   for (nb::handle item : code) instructions.push_back(to_instruction(item));
   std::vector<Tensor> tensors, converted;
   for (nb::handle table : tables) {
     tensors.push_back(to_tensor(table, {"score_mod", "captured tensor", true}));
-    converted.push_back(to_table(tensors.back()));  // the caller may change it between forward and backward
+    // A copy: the caller may change it between forward and backward.
+    converted.push_back(program::to_table(tensors.back()));
   }
   std::vector<ScoreProgram::Learnt> learns;
   for (nb::handle table : learnt) {
@@ -73,9 +73,12 @@ void raise(const std::string& who, int faults) {
     PyErr_SetString(type, concat(who, text).c_str());
     throw nb::python_error();
   };
-  if (faults & kOutOfRange) error(PyExc_IndexError, ": the function used an index outside a captured tensor");
-  if (faults & kDivisionByZero) error(PyExc_ZeroDivisionError, ": the function divides an integer by zero");
-  if (faults & kWideInteger) error(PyExc_OverflowError, ": an integer of the function leaves 32 bits");
+  if (faults & program::kOutOfRange)
+    error(PyExc_IndexError, ": the function used an index outside a captured tensor");
+  if (faults & program::kDivisionByZero)
+    error(PyExc_ZeroDivisionError, ": the function divides an integer by zero");
+  if (faults & program::kWideInteger)
+    error(PyExc_OverflowError, ": an integer of the function leaves 32 bits");
 }
 
 }  // namespace
@@ -101,7 +104,7 @@ void raise_faults(const std::string& who, const Mask& mask, nb::handle score_mod
   int faults = 0;
   if (const auto program = to_score_program(score_mod)) faults |= program->take_faults();
   for (const auto& part : mask.parts()) {
-    if (const ScoreProgram* program = program_of(*part)) faults |= program->take_faults();
+    if (const ScoreProgram* program = program::program_of(*part)) faults |= program->take_faults();
   }
   raise(who, faults);
 }
@@ -111,7 +114,7 @@ void check_positions(const char* who, const nn::DecodeState& state, const nn::At
     return;
   const auto& parts = call.mask.parts();
   const bool sees = call.score_mod || std::any_of(parts.begin(), parts.end(), [](const auto& part) {
-                      return program_of(*part) != nullptr;
+                      return program::program_of(*part) != nullptr;
                     });
   MH_CHECK(!sees, ValueError, who,
            ": the state has a window and has dropped tokens, so that score_mod and mask_mod would see other "

@@ -13,7 +13,6 @@
 #include "python/src/attention/attention.h"
 #include "python/src/bindings.h"
 #include "python/src/names.h"
-#include "python/src/score_program/program.h"
 
 namespace multihead::python {
 
@@ -128,7 +127,7 @@ void bind_class(nb::module_& m) {
         MH_CHECK(program != nullptr && program->is_mask(), ValueError,
                  "mask_mod: the function gives a number, not a condition");
         const Aligned to = to_aligned(align);
-        return remembered(to_mask(program, to.diagonal), "program_mask", {program, to.argument});
+        return remembered(program::to_mask(program, to.diagonal), "program_mask", {program, to.argument});
       },
       "program"_a, "align"_a = "end",
       "The Mask of pairs for which the function is true. align: of the positions, as in causal().");

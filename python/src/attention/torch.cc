@@ -8,12 +8,12 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/ops/attention/call-inl.h"
+#include "multihead/ops/attention/program/match-inl.h"
 #include "python/src/attention/attention.h"
 #include "python/src/attention/torch_exchange.h"
 #include "python/src/bindings.h"
 #include "python/src/host_threads.h"
 #include "python/src/interrupt.h"
-#include "python/src/score_program/match.h"
 
 namespace multihead::python {
 
@@ -21,7 +21,7 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-// What the backward needs of a forward, but for query, key, value and the output: PyTorch keeps those.
+// Saved by a forward for its backward. PyTorch keeps query, key, value and the output itself.
 struct TorchCall {
   detail::AttentionCall call;
   ScoreMod score_mod;
@@ -55,14 +55,14 @@ struct ScoreOperands {
   const Tensor &query, &key;
 };
 
-// What is built in runs built in.
+// Programs that the library has built in become options, which run fused.
 ScoreMod fused_or_mod(std::shared_ptr<const ScoreProgram> program, const ScoreOperands& x,
                       AttentionOptions& options) {
   if (!program) return {};
   if (x.query.rank() == 4 && x.key.rank() == 4) {
-    const ScoreSizes sizes{x.query.size(1), x.query.size(2), x.key.size(2),
-                           detail::arithmetic_dtype(x.query.dtype())};
-    if (match_score(*program, sizes, options)) return {};
+    const program::ScoreSizes sizes{x.query.size(1), x.query.size(2), x.key.size(2),
+                                    detail::arithmetic_dtype(x.query.dtype())};
+    if (program::match_score(*program, sizes, options)) return {};
   }
   return to_score_mod(program);
 }

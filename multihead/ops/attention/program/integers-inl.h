@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <limits>
 
-#include "python/src/score_program/program.h"
-#include "python/src/score_program/registers.h"
+#include "multihead/ops/attention/program/program-inl.h"
+#include "multihead/ops/attention/program/registers-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 
 // By way of doubles, which vectors can divide: the quotient of 32-bit integers, rounded and cut, is exact.
 // Without a branch, which would keep the loop scalar; x / 0 is 0.
@@ -19,6 +19,11 @@ MH_INLINE int32_t floor_div(int32_t a, int32_t b) {
       static_cast<int32_t>(static_cast<uint32_t>(a) - static_cast<uint32_t>(cut) * static_cast<uint32_t>(b));
   const int32_t down = (rest != 0) & ((rest ^ b) < 0);
   return (cut - down) & (none - 1);
+}
+
+MH_INLINE int32_t floor_rest(int32_t a, int32_t b) {
+  const auto whole = static_cast<uint32_t>(floor_div(a, b)) * static_cast<uint32_t>(b);
+  return static_cast<int32_t>(static_cast<uint32_t>(a) - whole);
 }
 
 // y[i] = table[at[i]]. Most tables are indexed by the key alone, by the query alone or by their distance:
@@ -75,7 +80,7 @@ MH_INLINE void gather_table(const ScoreProgram& program, const Instruction& in, 
   }
 }
 
-// What existing element i holds, or nothing to complain about.
+// Whether bad(i) holds for an element that exists in the block.
 template <class Bad>
 MH_INLINE bool any_existing(const Place& at, Bad&& bad) {
   int32_t found = 0;
@@ -114,46 +119,30 @@ MH_INLINE int32_t truncated(T x) {
 /// The types of wrap_i.
 enum Wrap : int32_t { kInt8 = 0, kUint8 = 1, kInt16 = 2 };
 
-// Negative indices count from the end; returns whether one that exists in the block is outside.
-MH_INLINE bool bound(const int32_t* a, int32_t size, const Place& at, int32_t* y) {
+// Negative indices count from the end; one that exists in the block and is outside is noted.
+MH_INLINE void run_bound(const ScoreProgram& program, const int32_t* a, int32_t size, const Place& at,
+                         int32_t* y) {
   const auto clamped = [&](int i) {
     const int32_t wrapped = a[i] < 0 ? a[i] + size : a[i];
     y[i] = wrapped < 0 ? 0 : (wrapped >= size ? size - 1 : wrapped);
     return static_cast<int32_t>(y[i] != wrapped);
   };
-  return any_existing(at, clamped);
+  if (any_existing(at, clamped)) program.note(kOutOfRange);
 }
 
-// Sums, products and shifts of the registers a and b.
-MH_INLINE void run_arithmetic(const ScoreProgram& program, int32_t index, const int32_t* a, const int32_t* b,
-                              const Place& at, int32_t* y) {
-  const bool careful = program.is_checked(index);
-  const auto run = [&](auto&& exact, auto&& wrapping) __attribute__((always_inline)) {
-    if (careful) {
-      if (checked(at, y, exact)) program.note(kWideInteger);
-    } else {
-      each([&](int i) { y[i] = static_cast<int32_t>(wrapping(i)); });
-    }
-  };
-  const auto u = [](int32_t x) { return static_cast<uint32_t>(x); };
-  switch (program.code()[static_cast<size_t>(index)].op) {
-    case Op::add_i:
-      return run([&](int i) { return int64_t{a[i]} + b[i]; }, [&](int i) { return u(a[i]) + u(b[i]); });
-    case Op::sub_i:
-      return run([&](int i) { return int64_t{a[i]} - b[i]; }, [&](int i) { return u(a[i]) - u(b[i]); });
-    case Op::mul_i:
-      return run([&](int i) { return int64_t{a[i]} * b[i]; }, [&](int i) { return u(a[i]) * u(b[i]); });
-    case Op::neg_i:
-      return run([&](int i) { return -int64_t{a[i]}; }, [&](int i) { return 0 - u(a[i]); });
-    case Op::abs_i:
-      return run([&](int i) { return std::abs(int64_t{a[i]}); },
-                 [&](int i) { return a[i] < 0 ? 0 - u(a[i]) : u(a[i]); });
-    case Op::shl_i:
-      return run([&](int i) { return shift_left(a[i], b[i]); },
-                 [&](int i) { return shift_left(a[i], b[i]); });
-    default:
-      return;
-  }
+MH_INLINE void run_nonzero(const ScoreProgram& program, const int32_t* a, const Place& at, int32_t* y) {
+  each([&](int i) { y[i] = a[i]; });
+  if (any_existing(at, [&](int i) { return static_cast<int32_t>(a[i] == 0); })) program.note(kDivisionByZero);
+}
+
+// Scores of pairs that are never read may be anything; other numbers must fit.
+template <class T>
+MH_INLINE void run_truncation(const ScoreProgram& program, int32_t index, const T* a, const Place& at,
+                              int32_t* y) {
+  each([&](int i) { y[i] = truncated(a[i]); });
+  if (program.depends_on_score(index)) return;
+  const auto is_wide = [&](int i) { return static_cast<int32_t>(!(std::fabs(a[i]) < T(2147483648.0))); };
+  if (any_existing(at, is_wide)) program.note(kWideInteger);
 }
 
 MH_INLINE void run_wrap(Wrap type, const int32_t* a, int32_t* y) {
@@ -170,41 +159,12 @@ MH_INLINE void run_wrap(Wrap type, const int32_t* a, int32_t* y) {
   }
 }
 
-// Comparisons of the registers a and b.
-template <class T>
-MH_INLINE void run_comparison(const Instruction& in, Registers<T>& r, int32_t* y) {
-  const int32_t* a = r.integer(in.a);
-  const int32_t* b = r.integer(in.b);
-  const T* fa = r.value(in.a);
-  const T* fb = r.value(in.b);
-  switch (in.op) {
-    case Op::eq_i:
-      each([&](int i) { y[i] = a[i] == b[i]; });
-      break;
-    case Op::ne_i:
-      each([&](int i) { y[i] = a[i] != b[i]; });
-      break;
-    case Op::lt_i:
-      each([&](int i) { y[i] = a[i] < b[i]; });
-      break;
-    case Op::le_i:
-      each([&](int i) { y[i] = a[i] <= b[i]; });
-      break;
-    case Op::eq_f:
-      each([&](int i) { y[i] = fa[i] == fb[i]; });
-      break;
-    case Op::ne_f:
-      each([&](int i) { y[i] = fa[i] != fb[i]; });
-      break;
-    case Op::lt_f:
-      each([&](int i) { y[i] = fa[i] < fb[i]; });
-      break;
-    case Op::le_f:
-      each([&](int i) { y[i] = fa[i] <= fb[i]; });
-      break;
-    default:
-      break;
-  }
+// y = f(i) in 64 bits where a result may leave 32, which is noted; else by the cheaper g(i).
+template <class F, class G>
+MH_INLINE void run_exact(const ScoreProgram& program, int32_t index, const Place& at, int32_t* y, F&& exact,
+                         G&& wrapping) {
+  if (!program.is_checked(index)) return each([&](int i) { y[i] = static_cast<int32_t>(wrapping(i)); });
+  if (checked(at, y, exact)) program.note(kWideInteger);
 }
 
 template <class T>
@@ -215,93 +175,25 @@ MH_INLINE void run_integer(const ScoreProgram& program, int32_t index, Registers
   const int32_t* b = in.b >= 0 ? r.integer(in.b) : nullptr;
   const int32_t* c = in.c >= 0 ? r.integer(in.c) : nullptr;
   const T* fa = in.a >= 0 ? r.value(in.a) : nullptr;
+  const T* fb = in.b >= 0 ? r.value(in.b) : nullptr;
   const auto number = static_cast<int32_t>(in.number);
+  const auto u = [](int32_t x) { return static_cast<uint32_t>(x); };
+#define MH_EACH(value) each([&](int i) { y[i] = (value); })
+#define MH_EXACT(exact, wrapping) \
+  run_exact(                      \
+      program, index, at, y, [&](int i) { return (exact); }, [&](int i) { return (wrapping); })
+#define MH_INTEGER(name, operands, code, ...) \
+  case Op::name:                              \
+    code;                                     \
+    break;
+#define MH_NUMBER(...)
   switch (in.op) {
-    case Op::batch:
-      each([&](int i) { y[i] = at.batch; });
-      break;
-    case Op::head:
-      each([&](int i) { y[i] = at.head; });
-      break;
-    case Op::query:
-      each([&](int i) { y[i] = at.query + i % kQueries; });
-      break;
-    case Op::row:
-      each([&](int i) { y[i] = at.query - static_cast<int32_t>(at.tile.offset) + i % kQueries; });
-      break;
-    case Op::key:
-      each([&](int i) { y[i] = at.key + i / kQueries; });
-      break;
-    case Op::const_i:
-      each([&](int i) { y[i] = number; });
-      break;
-    case Op::to_i:
-      each([&](int i) { y[i] = truncated(fa[i]); });
-      // Scores of pairs that are never read may be anything.
-      if (!program.depends_on_score(index) && any_existing(at, [&](int i) {
-            return static_cast<int32_t>(!(std::fabs(fa[i]) < T(2147483648.0)));
-          })) {
-        program.note(kWideInteger);
-      }
-      break;
-    case Op::wrap_i:
-      run_wrap(static_cast<Wrap>(number), a, y);
-      break;
-    case Op::add_i:
-    case Op::sub_i:
-    case Op::mul_i:
-    case Op::neg_i:
-    case Op::abs_i:
-    case Op::shl_i:
-      run_arithmetic(program, index, a, b, at, y);
-      break;
-    case Op::shr_i:
-      each([&](int i) { y[i] = shift_right(a[i], b[i]); });
-      break;
-    case Op::nonzero_i:
-      each([&](int i) { y[i] = a[i]; });
-      if (any_existing(at, [&](int i) { return static_cast<int32_t>(a[i] == 0); }))
-        program.note(kDivisionByZero);
-      break;
-    case Op::div_i:
-      each([&](int i) { y[i] = floor_div(a[i], b[i]); });
-      break;
-    case Op::mod_i:
-      each([&](int i) {
-        const auto whole = static_cast<uint32_t>(floor_div(a[i], b[i])) * static_cast<uint32_t>(b[i]);
-        y[i] = static_cast<int32_t>(static_cast<uint32_t>(a[i]) - whole);
-      });
-      break;
-    case Op::min_i:
-      each([&](int i) { y[i] = b[i] < a[i] ? b[i] : a[i]; });
-      break;
-    case Op::max_i:
-      each([&](int i) { y[i] = b[i] > a[i] ? b[i] : a[i]; });
-      break;
-    case Op::and_i:
-      each([&](int i) { y[i] = a[i] & b[i]; });
-      break;
-    case Op::or_i:
-      each([&](int i) { y[i] = a[i] | b[i]; });
-      break;
-    case Op::xor_i:
-      each([&](int i) { y[i] = a[i] ^ b[i]; });
-      break;
-    case Op::not_b:
-      each([&](int i) { y[i] = a[i] == 0; });
-      break;
-    case Op::select_i:
-      each([&](int i) { y[i] = a[i] != 0 ? b[i] : c[i]; });
-      break;
-    case Op::bound_i:
-      if (bound(a, number, at, y)) program.note(kOutOfRange);
-      break;
-    case Op::gather_i:
-      gather_table<int32_t>(program, in, a, at, y);
-      break;
+#include "multihead/ops/attention/program/operations.inc"
     default:
-      run_comparison(in, r, y);
+      break;
   }
+#undef MH_EXACT
+#undef MH_EACH
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

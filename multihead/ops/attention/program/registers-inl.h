@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "python/src/score_program/program.h"
+#include "multihead/ops/attention/program/program-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 
 #define MH_INLINE [[gnu::always_inline]] inline
 
@@ -60,4 +60,4 @@ MH_INLINE void each(F&& f) {
   for (int i = 0; i < kBlock; ++i) f(i);
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

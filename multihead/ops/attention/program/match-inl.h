@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "multihead/ops/attention/options.h"
-#include "python/src/score_program/program.h"
+#include "multihead/ops/attention/program/program-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 
 /// A mask in parts: query >= key and bounds on query - key as causal() and window(), and the conditions of
 /// the conjunction that are nothing of the kind. Positions lie on `diagonal`, rows on that which starts at
@@ -28,4 +28,4 @@ struct ScoreSizes {
 /// rows: where positions lie is known when the mask is bound.
 bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, AttentionOptions& options);
 
-}  // namespace multihead::python
+}  // namespace multihead::program

@@ -1,10 +1,10 @@
-#include "python/src/score_program/match.h"
+#include "multihead/ops/attention/program/match-inl.h"
 
 #include <algorithm>
 #include <optional>
 #include <vector>
 
-namespace multihead::python {
+namespace multihead::program {
 namespace {
 
 class Matcher {
@@ -181,4 +181,4 @@ bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, Attention
   return false;
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

@@ -9,39 +9,28 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "multihead/ops/attention/masks/mask.h"
 #include "multihead/ops/attention/score_mod.h"
 
-namespace multihead::python {
-
-// Every operation once: the enumeration and the names come from here.
-// clang-format off
-#define MH_SCORE_INTEGER_OPS(X) \
-  X(batch) X(head) X(query) X(row) X(key) X(const_i) X(to_i) X(wrap_i) X(add_i) X(sub_i) X(mul_i) X(div_i) \
-  X(mod_i) X(nonzero_i) X(shl_i) X(shr_i) X(min_i) X(max_i) X(abs_i) X(neg_i) X(and_i) X(or_i) X(xor_i) \
-  X(not_b) X(eq_i) X(ne_i) X(lt_i) X(le_i) X(eq_f) X(ne_f) X(lt_f) X(le_f) X(select_i) X(bound_i) \
-  X(gather_i)
-#define MH_SCORE_NUMBER_OPS(X) \
-  X(score) X(const_f) X(to_f) X(copy_f) X(detach_f) X(add_f) X(sub_f) X(mul_f) X(div_f) X(floordiv_f) \
-  X(mod_f) X(fmod_f) X(power_f) X(min_f) X(max_f) X(clamp_f) X(select_f) X(gather_f) X(neg_f) X(abs_f) \
-  X(sign_f) X(exp_f) X(exp2_f) X(expm1_f) X(log_f) X(log2_f) X(log1p_f) X(sqrt_f) X(rsqrt_f) X(tanh_f) \
-  X(sigmoid_f) X(sin_f) X(cos_f) X(tan_f) X(erf_f) X(pow_f) X(floor_f) X(ceil_f) X(trunc_f) X(round_f)
-// clang-format on
+namespace multihead::program {
 
 enum class Op : uint8_t {
-#define MH_SCORE_OP(name) name,
-  MH_SCORE_INTEGER_OPS(MH_SCORE_OP) MH_SCORE_NUMBER_OPS(MH_SCORE_OP)
-#undef MH_SCORE_OP
+#define MH_INTEGER(name, ...) name,
+#define MH_NUMBER(name, ...) name,
+#include "multihead/ops/attention/program/operations.inc"
 };
 
-/// The Op of a name as above; throws ValueError.
+/// The Op of a name in operations.inc; throws ValueError.
 Op parse_op(const std::string& name);
 const char* name_of(Op op);
+/// The types of its operands, as in operations.inc.
+std::string_view operands_of(Op op);
 inline bool is_integer(Op op) { return op < Op::score; }
 
-/// What a number is rounded to; `any`: the type of the arithmetic, whatever that is.
+/// The type that a number is rounded to; `any`: that of the arithmetic.
 enum class Kind : uint8_t { any, f16, bf16, f32, f64 };
 
 struct Instruction {
@@ -52,7 +41,7 @@ struct Instruction {
   Kind kind = Kind::any;           ///< of a number
 };
 
-/// What may go wrong while a program runs; the call that asked raises it.
+/// Errors while a program runs, raised by the call that ran it.
 enum Fault : uint8_t { kOutOfRange = 1, kDivisionByZero = 2, kWideInteger = 4 };
 
 /// How an index moves over a tile: by `query` from one query to the next, by `key` from one key to the next.
@@ -69,12 +58,14 @@ struct TilePlace {
 
 class ScoreProgram {
  public:
-  /// `tables`: contiguous f32, f64, i32 (gather_i: i32). The result is the last instruction's register.
   /// A table that gets a gradient, and the tensor it was made from.
   struct Learnt {
     int32_t table = 0;
     Tensor tensor;
   };
+  /// `tables`: contiguous f32, f64, i32 (gather_i: i32). The result is the last instruction's register. Throws
+  /// ValueError for an operand that is missing, of the other type or computed later, and for a table that is
+  /// missing, empty or of the other type.
   ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables, std::vector<Learnt> learnt = {});
 
   /// `offset`: of the queries' positions among the keys.
@@ -106,7 +97,7 @@ class ScoreProgram {
   bool learns() const { return !learnt_.empty(); }
   /// The tensors that learn, in the order of the sums.
   std::vector<Tensor> captured() const;
-  /// What the tables were made from, as far as it may change.
+  /// The tables; in place of those that learn, the tensors that they were made from.
   std::vector<Tensor> sources() const;
   const std::vector<Learnt>& learnt() const { return learnt_; }
   /// The program with what those tensors hold now.
@@ -165,41 +156,9 @@ class ScoreProgram {
 
 /// A table as programs read it: f64, f32 or i32, contiguous, a copy.
 Tensor to_table(const Tensor& x);
-ScoreMod to_score_mod(const std::shared_ptr<const ScoreProgram>& program);
+ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program);
 Mask to_mask(std::shared_ptr<const ScoreProgram> program, Diagonal diagonal);
 /// The program that this part of a mask runs, or null.
 const ScoreProgram* program_of(const MaskPart& part);
 
-}  // namespace multihead::python
-
-namespace multihead::detail {
-
-// A program sees whole tiles, not single scores.
-inline const python::ScoreProgram& program_in(const void* context) {
-  return *static_cast<const python::ScoreProgram*>(static_cast<const ScoreContext*>(context)->function);
-}
-inline int64_t offset_in(const void* context, const kernels::ScoreTile& tile) {
-  return static_cast<const ScoreContext*>(context)->offset_of(tile.batch);
-}
-template <class T>
-kernels::ScoreFunction program_table() {
-  using kernels::ScoreTile;
-  return {
-      .apply = [](const void* c, const ScoreTile& t) { program_in(c).apply<T>(t, offset_in(c, t), nullptr); },
-      .apply_with_derivative = [](const void* c, const ScoreTile& t,
-                                  void* d) { program_in(c).apply(t, offset_in(c, t), static_cast<T*>(d)); },
-      .backward =
-          [](const void* c, const ScoreTile& t, void* d, void* sums) {
-            program_in(c).backward(t, offset_in(c, t), static_cast<T*>(d), static_cast<T*>(sums));
-          }};
-}
-template <>
-inline kernels::ScoreFunction score_table<python::ScoreProgram, float>(bool) {
-  return program_table<float>();
-}
-template <>
-inline kernels::ScoreFunction score_table<python::ScoreProgram, double>(bool) {
-  return program_table<double>();
-}
-
-}  // namespace multihead::detail
+}  // namespace multihead::program

@@ -1,11 +1,11 @@
 // The loops that run a program on blocks of scores, compiled once per instruction set.
 #include <algorithm>
 
-#include "python/src/score_program/integers.h"
-#include "python/src/score_program/program.h"
-#include "python/src/score_program/reverse.h"
+#include "multihead/ops/attention/program/integers-inl.h"
+#include "multihead/ops/attention/program/program-inl.h"
+#include "multihead/ops/attention/program/reverse-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 namespace {
 
 // The same loops for each instruction set: lists of instructions forwards and back, a function each. No FMA
@@ -196,7 +196,8 @@ MH_INLINE void clear(const ScoreProgram& program, const std::vector<int32_t>& li
   }
 }
 
-// What has no gradient itself must leave none behind in registers that serve all keys: zero times infinity.
+// Pairs whose own gradient is zero must add nothing to registers that serve all keys: zero times infinity is
+// NaN.
 // save = true puts their gradients aside, false brings back those of elements whose seed is zero.
 template <class T>
 MH_INLINE void restore_once(const ScoreProgram& program, const std::vector<int32_t>& once, Registers<T>& r,
@@ -314,4 +315,4 @@ void ScoreProgram::fill(const kernels::KeepTile& tile, int64_t offset) const {
   is_wide() ? fill_tile<double>(*this, tile, offset) : fill_tile<float>(*this, tile, offset);
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

@@ -1,12 +1,12 @@
-// What a mask says of whole blocks, exactly, and when two programs are the same.
+// Classifies whole blocks of a mask exactly, and tells whether two programs are the same.
 #include <algorithm>
 #include <functional>
 #include <string_view>
 #include <vector>
 
-#include "python/src/score_program/program.h"
+#include "multihead/ops/attention/program/program-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 namespace {
 
 using kernels::BlockClass;
@@ -84,4 +84,4 @@ uint64_t ScoreProgram::fingerprint() const {
   return hash;
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

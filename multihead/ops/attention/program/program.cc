@@ -1,32 +1,67 @@
-#include "python/src/score_program/program.h"
+#include "multihead/ops/attention/program/program-inl.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/masks/mask_mod.h"
-#include "python/src/score_program/match.h"
+#include "multihead/ops/attention/program/match-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 namespace {
 
-constexpr std::array kNames = {
-#define MH_SCORE_NAME(name) #name,
-    MH_SCORE_INTEGER_OPS(MH_SCORE_NAME) MH_SCORE_NUMBER_OPS(MH_SCORE_NAME)
-#undef MH_SCORE_NAME
+struct Operation {
+  const char* name;
+  const char* operands;
 };
+constexpr Operation kOperations[] = {
+#define MH_INTEGER(name, operands, ...) {#name, operands},
+#define MH_NUMBER(name, operands, ...) {#name, operands},
+#include "multihead/ops/attention/program/operations.inc"
+};
+const Operation& operation_of(Op op) { return kOperations[static_cast<size_t>(op)]; }
+
+// The registers that instruction `i` reads must have been written, by operations of the right type.
+void check_operands(const std::vector<Instruction>& code, size_t i) {
+  const std::string_view types = operands_of(code[i].op);
+  const int32_t registers[] = {code[i].a, code[i].b, code[i].c};
+  for (size_t n = 0; n < std::size(registers); ++n) {
+    const int32_t from = registers[n];
+    MH_CHECK(from < static_cast<int32_t>(i), ValueError, "score expression: instruction ", i, " reads ahead");
+    const char type = n < types.size() ? types[n] : 'F';
+    if (from < 0) {
+      MH_CHECK(type == 'F', ValueError, "score expression: instruction ", i, " (", name_of(code[i].op),
+               ") lacks operand ", n);
+    } else {
+      const bool fits = n < types.size() && is_integer(code[static_cast<size_t>(from)].op) == (type == 'i');
+      MH_CHECK(fits, ValueError, "score expression: instruction ", i, " (", name_of(code[i].op),
+               ") cannot take register ", from, " as operand ", n);
+    }
+  }
+}
+
+void check_table(const Instruction& in, const std::vector<Tensor>& tables) {
+  if (in.op != Op::gather_i && in.op != Op::gather_f) return;
+  MH_CHECK(in.table >= 0 && in.table < static_cast<int32_t>(tables.size()), ValueError,
+           "score expression: no table ", in.table);
+  const Tensor& table = tables[static_cast<size_t>(in.table)];
+  MH_CHECK(table.is_contiguous() && table.numel() > 0, ValueError,
+           "score expression: a captured tensor is empty");
+  MH_CHECK((table.dtype() == Dtype::i32) == is_integer(in.op), ValueError,
+           "score expression: ", name_of(in.op), " cannot read a table of ", table.dtype());
+}
 
 }  // namespace
 
 Op parse_op(const std::string& name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<Op>(i);
+  for (size_t i = 0; i < std::size(kOperations); ++i) {
+    if (kOperations[i].name == name) return static_cast<Op>(i);
   }
   throw ValueError("score expression: unknown operation '" + name + "'");
 }
 
-const char* name_of(Op op) { return kNames.at(static_cast<size_t>(op)); }
+const char* name_of(Op op) { return operation_of(op).name; }
+std::string_view operands_of(Op op) { return operation_of(op).operands; }
 
 ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> tables,
                            std::vector<Learnt> learnt)
@@ -41,17 +76,8 @@ ScoreProgram::ScoreProgram(std::vector<Instruction> code, std::vector<Tensor> ta
     begin += tables_[static_cast<size_t>(table)].numel();
   }
   for (size_t i = 0; i < code_.size(); ++i) {
-    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
-      MH_CHECK(from < static_cast<int32_t>(i), ValueError, "score expression: instruction ", i,
-               " reads ahead");
-    }
-    const bool gathers = code_[i].op == Op::gather_i || code_[i].op == Op::gather_f;
-    if (!gathers) continue;
-    MH_CHECK(code_[i].table >= 0 && code_[i].table < static_cast<int32_t>(tables_.size()), ValueError,
-             "score expression: no table ", code_[i].table);
-    const Tensor& table = tables_[static_cast<size_t>(code_[i].table)];
-    MH_CHECK(table.is_contiguous() && table.numel() > 0, ValueError,
-             "score expression: a captured tensor is empty");
+    check_operands(code_, i);
+    check_table(code_[i], tables_);
   }
   analyse();
 }
@@ -169,10 +195,36 @@ Tensor to_table(const Tensor& x) {
   return dense.dtype() == dtype ? dense.clone() : dense.to(dtype);
 }
 
-// What learns is read anew for every call: an optimizer changes it in between.
-ScoreMod to_score_mod(const std::shared_ptr<const ScoreProgram>& program) {
-  if (!program->learns()) return ScoreMod(program);
-  return {std::make_shared<const ScoreProgram>(program->refreshed()), program->captured()};
+namespace {
+
+const ScoreProgram& program_in(const void* context) {
+  return *static_cast<const ScoreProgram*>(static_cast<const detail::ScoreContext*>(context)->function);
+}
+int64_t offset_in(const void* context, const kernels::ScoreTile& tile) {
+  return static_cast<const detail::ScoreContext*>(context)->offset_of(tile.batch);
+}
+
+// A program sees whole tiles, not single scores, and chooses its instruction set itself.
+template <class T>
+kernels::ScoreFunction tile_functions(bool) {
+  using kernels::ScoreTile;
+  return {
+      .apply = [](const void* c, const ScoreTile& t) { program_in(c).apply<T>(t, offset_in(c, t), nullptr); },
+      .apply_with_derivative = [](const void* c, const ScoreTile& t,
+                                  void* d) { program_in(c).apply(t, offset_in(c, t), static_cast<T*>(d)); },
+      .backward =
+          [](const void* c, const ScoreTile& t, void* d, void* sums) {
+            program_in(c).backward(t, offset_in(c, t), static_cast<T*>(d), static_cast<T*>(sums));
+          }};
+}
+
+}  // namespace
+
+// An optimizer changes what learns between calls, so that every call reads it again.
+ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program) {
+  std::vector<Tensor> captured = program->captured();
+  if (program->learns()) program = std::make_shared<const ScoreProgram>(program->refreshed());
+  return {std::move(program), tile_functions<float>, tile_functions<double>, std::move(captured)};
 }
 
 ScoreProgram ScoreProgram::conjunction(const std::vector<int32_t>& registers) const {
@@ -227,4 +279,4 @@ Mask to_mask(std::shared_ptr<const ScoreProgram> program, Diagonal diagonal) {
          Mask(std::make_shared<ProgramMask>(program->conjunction(matched.rest), std::move(diagonal)));
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "python/src/score_program/program.h"
-#include "python/src/score_program/registers.h"
+#include "multihead/ops/attention/program/program-inl.h"
+#include "multihead/ops/attention/program/registers-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 
 // To the nearest of `kept` bits of significand, ties to even. NaN stays, overflow becomes infinity.
 MH_INLINE float to_bf16(float x) {
@@ -48,4 +48,4 @@ MH_INLINE void round_to(Kind kind, T* y) {
   }
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program

@@ -4,9 +4,9 @@
 // one core of a Zen 5: 10.1 -> 5.7 ms; 2026-11-21).
 #include <algorithm>
 
-#include "python/src/score_program/program.h"
+#include "multihead/ops/attention/program/program-inl.h"
 
-namespace multihead::python {
+namespace multihead::program {
 namespace {
 
 Steps sum(const Steps& a, const Steps& b, int64_t sign) {
@@ -139,4 +139,4 @@ bool ScoreProgram::find_first(const TilePlace& tile, std::vector<int64_t>& first
   return true;
 }
 
-}  // namespace multihead::python
+}  // namespace multihead::program
