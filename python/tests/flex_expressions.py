@@ -144,7 +144,7 @@ def traced(function, scores, d):
 
 
 def _gradient_of(leaf, gradients):
-    """What reaches a tensor itself and through views of it."""
+    """A tensor read directly and through views of it."""
     total = torch.zeros_like(leaf, requires_grad=False)
     for x, g in gradients:
         if x is leaf:

@@ -5,9 +5,10 @@ import weakref
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .. import _core, _trace_symbols
+from .. import _core
 from .._trace import trace
 from .._torch_guards import plain, refuse_tracers, untraced
+from .._trace.values import find, torch_call
 from ._attention import attend, autocast, refuse_learnt
 from ._blocks import check_blocks
 
@@ -31,8 +32,8 @@ class _Tracing(TorchFunctionMode):
                 f"{_WHO}: score_mod makes a number of a tensor that requires a gradient (with {func.__name__}), "
                 "which it would not get; use the tensor itself, or detach() it"
             )
-        if _trace_symbols.find(list(args) + list(kwargs.values())) is not None:
-            return _trace_symbols.torch_call(func, args, kwargs)
+        if find(list(args) + list(kwargs.values())) is not None:
+            return torch_call(func, args, kwargs)
         return func(*args, **kwargs)
 
 

@@ -178,7 +178,7 @@ def join(path, name):
 
 
 def fields(module):
-    """What a module consists of, registered or not."""
+    """The parts of a module, registered or not."""
     if not isinstance(module, _nn.Module):
         return {}
     every = dict(vars(module))

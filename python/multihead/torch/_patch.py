@@ -104,7 +104,7 @@ def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, 
     return _original(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
-# What torch.jit.script compiles for it.
+# torch.jit.script compiles PyTorch's own function for it.
 torch.jit._builtins._register_builtin(_patched, "aten::scaled_dot_product_attention")
 
 

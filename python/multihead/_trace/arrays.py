@@ -10,8 +10,7 @@ import types
 
 import numpy as np
 
-from ._trace_symbols import find
-from ._trace_tables import index_captured
+from .values import find, index_captured
 
 _MOST_ITEMS = 1000  # of a container that is looked through
 

@@ -4,7 +4,7 @@ import numbers
 
 import numpy as np
 
-# Bits of wrap_i in score_program_integers.h.
+# The types of wrap_i in multihead/ops/attention/program/integers-inl.h.
 WRAPS = {"i8": 0, "u8": 1, "i16": 2}
 INTEGERS = {"u8": (0, 255), "i8": (-128, 127), "i16": (-(2**15), 2**15 - 1), "i32": (-(2**31), 2**31 - 1)}
 INTEGERS["i64"] = INTEGERS["i32"]  # the kernel's integers; beyond 32 bits it raises OverflowError

@@ -1,10 +1,16 @@
-"""Symbols passed to a traced function; operations on them become instructions."""
+"""Values of a traced function: symbols, short vectors of them, and captured tensors that are indexed by them.
 
+Operations on them become instructions. The functions themselves are found by name in their graph's tables.
+"""
+
+import math
+import operator
 import sys
 
 import numpy as np
 
-from . import _core, _trace_kinds as kinds
+from . import kinds
+from .graph import Code
 
 _CONTROL_FLOW = (
     "{who}: Python control flow on {what} is not possible, because the function is traced once for all scores; "
@@ -18,39 +24,11 @@ _NO_NUMBER = (
     "{who}: {what} has no value yet, because the function is traced once for all scores; use NumPy's functions instead "
     "of float(), int() and those of math"
 )
-FUNCTIONS = {}  # name -> function(graph, *args); _trace_functions.py fills it
-SHAPED = set()  # names of functions of whole vectors; the others are elementwise
 _LONGEST = 4096  # elements of a vector per score
 
 
-class Graph:
-    """Instructions with common subexpressions merged.
-
-    `typed`: values have PyTorch's dtypes and are rounded to them. Otherwise numbers have the dtype of the
-    computation. `gradients`: captured tensors that require a gradient get one.
-    """
-
-    def __init__(self, who, score="f32", typed=False, gradients=False):
-        self.who, self.score, self.typed, self.gradients = who, score, typed, gradients
-        self.code, self.tables, self.learnt = [], [], {}
-        self._known = {}
-        self._table_ids = {}
-        self._kept = []  # keeps captured arrays alive, so that ids stay unique
-        self.outside_tapes = False
-
-    @property
-    def default(self):
-        """The float type of a converted integer."""
-        torch = sys.modules.get("torch")
-        return kinds.of_dtype(torch.get_default_dtype(), self.who) if self.typed and torch else self.score
-
-    def emit(self, op, *args, number=0.0, table=-1, kind="any"):
-        args = tuple(args) + (-1,) * (3 - len(args))
-        key = (op, args, number, str(number), table, kind)  # -0.0 == 0.0
-        if key not in self._known:
-            self._known[key] = len(self.code)
-            self.code.append((op, *args, float(number), table, kind))
-        return self._known[key]
+class Graph(Code):
+    """Code that hands out its registers as symbols."""
 
     def number(self, op, kind, *operands, number=0.0, table=-1):
         """A float instruction whose result is rounded to `kind`."""
@@ -64,48 +42,6 @@ class Graph:
 
     def condition(self, op, *operands):
         return Symbol(self, self.emit(op, *(x.register for x in operands)), "b")
-
-    def refuse(self, text):
-        raise TypeError(f"{self.who}: {text}")
-
-    def table(self, array):
-        """The index of the table that holds a captured array."""
-        learns = self.gradients and bool(getattr(array, "requires_grad", False))
-        is_torch = callable(getattr(array, "data_ptr", None))
-        if learns:
-            self._check_gradient(array, is_torch)
-        key = (id(array), learns)
-        if isinstance(array, np.ndarray):
-            key = (array.__array_interface__["data"][0], array.shape, array.strides, str(array.dtype))
-        elif isinstance(array, _core.Tensor):
-            key = (array._identity, array.shape, array.strides, array.dtype, learns)
-        if is_torch:
-            key = (array.data_ptr(), tuple(array.shape), array.stride(), str(array.dtype), learns)
-        if key not in self._table_ids:
-            self._kept.append(array)
-            self._table_ids[key] = len(self.tables)
-            if learns:
-                self.learnt[len(self.tables)] = array
-            if kinds.of_dtype(array.dtype, self.who) in kinds.WRAPS:  # the kernel's integers have 32 bits
-                array = array.int() if is_torch else np.asarray(array).astype(np.int32)
-            self.tables.append(array.detach().contiguous() if is_torch else array)
-        return self._table_ids[key]
-
-    def _check_gradient(self, array, is_torch):
-        """Whether the captured tensor's gradient will reach it."""
-        if is_torch != self.typed:
-            self.refuse(
-                "a captured PyTorch tensor that requires a gradient gets one in multihead.torch.flex_attention only; "
-                "pass detach() of it"
-                if is_torch
-                else "a captured Tensor that requires a gradient gets none from PyTorch; capture a PyTorch tensor"
-            )
-        if not is_torch and not array.is_leaf and self.outside_tapes:
-            self.refuse(
-                "a captured tensor was computed from tensors that require a gradient, which would be lost: index those "
-                "themselves and compute with the traced values, or compute it under the Tape of the step and trace the "
-                "function there"
-            )
 
 
 class Traced:
@@ -128,11 +64,10 @@ class Traced:
     __int__ = __float__ = item = tolist = numpy = _refusal(_NO_NUMBER)
 
     def __getattr__(self, name):
-        if name in FUNCTIONS:
+        if name in self.graph.elementwise or name in self.graph.of_vectors:
             return lambda *args, **kwargs: call(self.graph, name, (self, *args), kwargs)
         raise AttributeError(
-            f"{self.graph.who}: a traced value has no '{name}'; it knows arithmetic, comparisons and "
-            f"{', '.join(sorted(FUNCTIONS))}"
+            f"{self.graph.who}: a traced value has no '{name}'; it knows arithmetic, comparisons and {self.graph.names()}"
         )
 
     def where(self, condition, other):
@@ -184,7 +119,7 @@ _operators()
 
 
 class Symbol(Traced):
-    """An unknown value of a type in _trace_kinds.py."""
+    """An unknown value of a type in kinds.py."""
 
     __slots__ = ("register", "kind", "name")
     shape, ndim = (), 0
@@ -271,8 +206,6 @@ def torch_call(func, args, kwargs):
     graph = find(list(args) + list(kwargs.values())).graph
     name = getattr(func, "__name__", str(func))
     if name == "__getitem__":
-        from ._trace_tables import index_captured
-
         return index_captured(graph, args[0], args[1])
     if name.startswith("__"):
         name = name.strip("_")
@@ -282,12 +215,13 @@ def torch_call(func, args, kwargs):
 
 
 def call(graph, name, args, kwargs):
-    if name not in FUNCTIONS:
-        graph.refuse(f"'{name}' cannot be traced; there are arithmetic, comparisons and {', '.join(sorted(FUNCTIONS))}")
+    function = graph.of_vectors.get(name) or graph.elementwise.get(name)
+    if function is None:
+        graph.refuse(f"'{name}' cannot be traced; there are arithmetic, comparisons and {graph.names()}")
     try:
-        if name not in SHAPED and any(not isinstance(x, Symbol) and isinstance(x, Traced) for x in args):
-            return _each(graph, FUNCTIONS[name], args, kwargs)
-        return FUNCTIONS[name](graph, *args, **kwargs)
+        if name not in graph.of_vectors and any(not isinstance(x, Symbol) and isinstance(x, Traced) for x in args):
+            return _each(graph, function, args, kwargs)
+        return function(graph, *args, **kwargs)
     except TypeError as error:
         if error.__traceback__.tb_next is None:  # the arguments do not match
             graph.refuse(f"'{name}' with such arguments cannot be traced: {error}")
@@ -314,8 +248,6 @@ def lift(graph, value):
         return value
     if kinds.is_number(value):
         return value
-    from ._trace_tables import lift_captured
-
     return lift_captured(graph, value)
 
 
@@ -372,3 +304,148 @@ def operands(graph, *values):
     values = [lift(graph, x) for x in values]
     kind = common(graph, *values)
     return kind, *(cast(graph, x, kind) for x in values)
+
+
+def by_names(rows):
+    """{"a b": function} as {"a": function, "b": function}."""
+    return {name: function for names, function in rows.items() for name in names.split()}
+
+
+# --- captured tensors ---------------------------------------------------------------------------------------
+
+
+def kind_of(graph, array):
+    if isinstance(array, np.ma.MaskedArray):
+        graph.refuse("a masked array would lose its mask; capture array.filled(…)")
+    kind = kinds.of_dtype(array.dtype, graph.who)
+    return kind if graph.typed or kind not in kinds.FLOATS else graph.score
+
+
+def _learns(graph, array):
+    return graph.gradients and bool(getattr(array, "requires_grad", False))
+
+
+def lift_captured(graph, value):
+    """A captured tensor of one element. It has a dtype, unlike a plain number."""
+    if isinstance(value, Partial):
+        return lift_captured(graph, value.expand())
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        graph.refuse(f"cannot use a {type(value).__name__} in a traced function")
+    if isinstance(value, Vector) or math.prod(shape) != 1:
+        graph.refuse(
+            f"a captured tensor of shape {tuple(shape)} must be indexed down to one number, for example "
+            "bias[head, query, key]"
+        )
+    if _learns(graph, value):
+        return _gather(graph, value, constant(graph, 0, "i64"))
+    number, kind = value.item(), kind_of(graph, value)
+    return constant(graph, number, kind) if graph.typed or kind == "b" else number
+
+
+def _gather(graph, array, flat):
+    kind = kind_of(graph, array)
+    table = graph.table(array)
+    if kind in kinds.FLOATS:
+        return graph.number("gather_f", kind, flat, table=table)
+    return Symbol(graph, graph.emit("gather_i", flat.register, table=table), kind)
+
+
+class Partial(Traced):
+    """A partly indexed captured tensor: bias[b] awaits [q]."""
+
+    __slots__ = ("array", "at")
+
+    def __init__(self, graph, array, at):
+        self.graph, self.array, self.at = graph, array, at  # per axis: a symbol, or the range that is left
+
+    shape = property(lambda self: tuple(len(at) for at in self.at if isinstance(at, range)))
+    ndim = property(lambda self: len(self.shape))
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, index):
+        return _index(self.graph, self.array, self.at, index)
+
+    def become(self, _):
+        self.graph.refuse("a captured tensor cannot be changed in place")
+
+    def expand(self):
+        """All its elements, as a vector."""
+        count = math.prod(self.shape)
+        if count > _LONGEST:
+            self.graph.refuse(
+                f"a captured tensor must be indexed down to one number, or {_LONGEST} at most; left are "
+                f"{list(self.shape)}"
+            )
+        return Vector(self.graph, objects(self.shape, [self[i] for i in np.ndindex(*self.shape)]))
+
+
+def index_captured(graph, array, index):
+    """array[index] with traced values in the index."""
+    if isinstance(array, Traced):
+        return array[index]
+    return _index(graph, array, [range(n) for n in array.shape], index)
+
+
+def _index(graph, array, at, index):
+    index = list(index) if isinstance(index, tuple) else [index]
+    free = [axis for axis, x in enumerate(at) if isinstance(x, range)]
+    given = sum(x is not Ellipsis for x in index)
+    if given > len(free):
+        graph.refuse(f"a captured tensor of shape {tuple(array.shape)} has no {len(at) - len(free) + given} axes")
+    if given < len(index):
+        where = next(i for i, x in enumerate(index) if x is Ellipsis)
+        index[where : where + 1] = [slice(None)] * (len(free) - given)
+    at = list(at)
+    for axis, x in zip(free, index):
+        if isinstance(x, slice):
+            at[axis] = _part(graph, at[axis], x)
+        elif find((x,)) is not None or getattr(x, "shape", None) == ():
+            at[axis] = _of_range(graph, at[axis], _as_index(graph, x), array.shape[axis])
+        else:
+            try:
+                x = constant(graph, operator.index(x), "i64")
+            except TypeError:
+                graph.refuse(f"a captured tensor cannot be indexed by {type(x).__name__} here")
+            at[axis] = _of_range(graph, at[axis], x, array.shape[axis])
+    if any(isinstance(x, range) for x in at):
+        return Partial(graph, array, at)
+    return _element(graph, array, at)
+
+
+def _part(graph, whole, part):
+    try:
+        return whole[part]
+    except TypeError:  # a traced bound
+        graph.refuse("the bounds of a slice are plain numbers")
+
+
+def _of_range(graph, left, index, size):
+    """The index in the whole axis of an index in the part of it that is left."""
+    if left == range(size):
+        return index
+    inner = Symbol(graph, graph.emit("bound_i", index.register, number=len(left)), "i64")
+    return inner * left.step + left.start
+
+
+def _as_index(graph, value):
+    value = lift(graph, value)
+    kind = value.kind if isinstance(value, Symbol) else "i64"
+    if kind in kinds.FLOATS:
+        graph.refuse("indices are integers; use .int()")
+    if kind in ("b", "u8"):
+        graph.refuse(f"an index of {kinds.DTYPES[kind]} would be a mask; convert it with .int()")
+    return cast(graph, value, kind)
+
+
+def _element(graph, array, at):
+    """array[i, j, …] with one index per axis."""
+    flat, stride = None, 1
+    for size, index in reversed(list(zip(array.shape, at))):
+        index = Symbol(graph, graph.emit("bound_i", index.register, number=size), "i64")
+        part = index if stride == 1 else index * stride
+        flat = part if flat is None else part + flat
+        stride *= size
+    return lift_captured(graph, array) if flat is None else _gather(graph, array, flat)

@@ -1,8 +1,8 @@
 """Element types, devices and new tensors of a traced value's type."""
 
-from . import _trace_kinds as kinds
-from ._trace_functions import alternate
-from ._trace_symbols import FUNCTIONS, Symbol, cast, lift
+from . import kinds
+from .functions import power
+from .values import Symbol, by_names, cast, lift
 
 
 def _to(graph, input, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=None):
@@ -79,19 +79,23 @@ def _same(graph, input, *, memory_format=None):
     return Symbol(graph, x.register, x.kind)
 
 
-alternate("to", _to)
-alternate("type", _type)
-alternate("type_as", _type_as)
-for _name, _its_kind in {
+_CONVERSIONS = {
     "bool": "b", "byte": "u8", "char": "i8", "short": "i16", "int": "i32", "long": "i64", "half": "f16",
     "bfloat16": "bf16", "float": "f32", "double": "f64",
-}.items():  # fmt: skip
-    alternate(_name, _conversion(_its_kind))
-alternate("new_ones", _new(1))
-alternate("new_zeros", _new(0))
-alternate("new_full", _new())
-alternate("ones_like", _like(1))
-alternate("zeros_like", _like(0))
-alternate("full_like", _like())
-alternate("clone contiguous cpu", _same)
-alternate("float_power", lambda graph, input, power: FUNCTIONS["pow"](graph, _conversion("f64")(graph, input), power))
+}  # fmt: skip
+TABLE = {
+    **{name: _conversion(kind) for name, kind in _CONVERSIONS.items()},
+    **by_names({
+        "to": _to,
+        "type": _type,
+        "type_as": _type_as,
+        "new_ones": _new(1),
+        "new_zeros": _new(0),
+        "new_full": _new(),
+        "ones_like": _like(1),
+        "zeros_like": _like(0),
+        "full_like": _like(),
+        "clone contiguous cpu": _same,
+        "float_power": lambda graph, input, exponent: power(graph, _conversion("f64")(graph, input), exponent),
+    }),
+}  # fmt: skip

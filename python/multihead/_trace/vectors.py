@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from ._trace_functions import _add, _logical, _product
-from ._trace_symbols import FUNCTIONS, SHAPED, Symbol, Traced, Vector, cast, common, lift, objects
+from .functions import add, logical, product
+from .values import Symbol, Traced, Vector, cast, common, lift, objects
 
 
 def _items(graph, value):
@@ -57,7 +57,7 @@ def _sum(graph, input, dim=None, keepdim=False):
         graph.refuse("'sum' of 16-bit numbers cannot be traced; convert them with .float()")
     kind = kind if kind in ("f32", "f64") else "i64"
     items = objects(items.shape, [cast(graph, x, kind) for x in items.reshape(-1)])
-    return _reduce(graph, _vector(graph, items), dim, keepdim, _add, cast(graph, 0, kind))
+    return _reduce(graph, _vector(graph, items), dim, keepdim, add, cast(graph, 0, kind))
 
 
 def _dot(graph, input, other):
@@ -66,7 +66,7 @@ def _dot(graph, input, other):
         graph.refuse(f"'dot' takes two vectors of one length, got shapes {list(a.shape)} and {list(b.shape)}")
     if {x.kind for x in (*a, *b)} - {"f32", "f64"}:
         graph.refuse("'dot' takes 32- and 64-bit numbers")
-    products = [_product(graph, x, y) for x, y in zip(a, b)]
+    products = [product(graph, x, y) for x, y in zip(a, b)]
     return _sum(graph, Vector(graph, objects(a.shape, products)))
 
 
@@ -87,24 +87,21 @@ def _shape_argument(shape):
     return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
-FUNCTIONS.update(
-    {
-        "any": _truths("any", _logical("or_i")),
-        "all": _truths("all", _logical("and_i")),
-        "sum": _sum,
-        "dot": _dot,
-        "unsqueeze": _reshaped(lambda items, dim: np.expand_dims(items, dim)),
-        "squeeze": _reshaped(_squeeze),
-        "reshape": _reshaped(lambda items, *shape: items.reshape(_shape_argument(shape))),
-        "view": _reshaped(lambda items, *shape: items.reshape(_shape_argument(shape))),
-        "dim": lambda graph, input: _items(graph, input).ndim,
-        "numel": lambda graph, input: math.prod(_items(graph, input).shape),
-        "is_floating_point": lambda graph, input: all(
-            x.kind in ("f16", "bf16", "f32", "f64") for x in _items(graph, input).reshape(-1)
-        ),
-        "size": lambda graph, input, dim=None: (
-            _items(graph, input).shape if dim is None else _items(graph, input).shape[dim]
-        ),
-    }
-)
-SHAPED.update("any all sum dot unsqueeze squeeze reshape view dim numel is_floating_point size".split())
+TABLE = {
+    "any": _truths("any", logical("or_i")),
+    "all": _truths("all", logical("and_i")),
+    "sum": _sum,
+    "dot": _dot,
+    "unsqueeze": _reshaped(lambda items, dim: np.expand_dims(items, dim)),
+    "squeeze": _reshaped(_squeeze),
+    "reshape": _reshaped(lambda items, *shape: items.reshape(_shape_argument(shape))),
+    "view": _reshaped(lambda items, *shape: items.reshape(_shape_argument(shape))),
+    "dim": lambda graph, input: _items(graph, input).ndim,
+    "numel": lambda graph, input: math.prod(_items(graph, input).shape),
+    "is_floating_point": lambda graph, input: all(
+        x.kind in ("f16", "bf16", "f32", "f64") for x in _items(graph, input).reshape(-1)
+    ),
+    "size": lambda graph, input, dim=None: (
+        _items(graph, input).shape if dim is None else _items(graph, input).shape[dim]
+    ),
+}

@@ -8,10 +8,12 @@ import contextlib
 import inspect
 import threading
 
-from . import _core, _trace_functions, _trace_kinds as kinds  # noqa: F401: fills the table of functions
-from ._trace_captures import with_captured_arrays
-from ._trace_symbols import NO_INDEX, Graph, Symbol, Traced, cast, find, lift
-from ._trace_tables import index_captured
+from .. import _core
+from . import activations, functions, kinds, types, vectors
+from .arrays import with_captured_arrays
+from .values import NO_INDEX, Graph, Symbol, Traced, cast, find, index_captured, lift
+
+_ELEMENTWISE = {**functions.TABLE, **activations.TABLE, **types.TABLE}
 
 _now = threading.local()  # graph: that of the function being traced
 
@@ -28,7 +30,7 @@ def trace(function, who, with_score, guard=None, score="f32", typed=False, gradi
     `typed`: as PyTorch's flex_attention, whose query index is the row. Otherwise it is the position among the keys,
     and a function that has another parameter named row is given that, too.
     """
-    graph = Graph(who, score, typed, gradients and with_score)
+    graph = Graph(who, _ELEMENTWISE, vectors.TABLE, score, typed, gradients and with_score)
     names = ["batch", "head", "query", "key"]
     ops = ["batch", "head", "row" if typed else "query", "key"]
     arguments = [Symbol(graph, graph.emit(op), "i64", f"the {name} index") for op, name in zip(ops, names)]
@@ -52,7 +54,7 @@ def trace(function, who, with_score, guard=None, score="f32", typed=False, gradi
 
 @contextlib.contextmanager
 def _tracing(graph):
-    """What the function computes of tensors that learn is recorded, so that it is noticed where it is captured."""
+    """Records what the function computes from tensors that learn, so that capturing such a result is noticed."""
     before = getattr(_now, "graph", None), _core.set_tracing(graph.gradients)
     _now.graph = graph
     graph.outside_tapes = graph.gradients and not graph.typed and not _core.has_tape()

@@ -7,23 +7,10 @@ import math
 
 import numpy as np
 
-from . import _trace_kinds as kinds
-from ._trace_symbols import (
-    FUNCTIONS,
-    SHAPED,
-    Symbol,
-    cast,
-    common,
-    constant,
-    lift,
-    operands,
-)
+from . import kinds
+from .values import Symbol, by_names, cast, common, constant, lift, operands
 
 _INT, _FLOAT = kinds.INTEGERS, kinds.FLOATS
-
-
-def alternate(names, function):
-    FUNCTIONS.update({name: function for name in names.split()})
 
 
 def no_bool(graph, kind, name):
@@ -59,7 +46,7 @@ def _alternatives(name, on_bool, on_integer, on_float):
     return f
 
 
-_sum, _product = _alternatives("add", "or_i", "add_i", "add_f"), _alternatives("mul", "and_i", "mul_i", "mul_f")
+_sum, product = _alternatives("add", "or_i", "add_i", "add_f"), _alternatives("mul", "and_i", "mul_i", "mul_f")
 
 
 def _scaled(graph, input, other, alpha, operation):
@@ -67,10 +54,10 @@ def _scaled(graph, input, other, alpha, operation):
     kind, a, b = operands(graph, input, other)
     wide = "f32" if kind in ("f16", "bf16") else kind
     a, b = cast(graph, a, wide), cast(graph, b, wide)
-    return cast(graph, operation(graph, a, _product(graph, b, constant(graph, alpha, wide))), kind)
+    return cast(graph, operation(graph, a, product(graph, b, constant(graph, alpha, wide))), kind)
 
 
-def _add(graph, input, other, *, alpha=1):
+def add(graph, input, other, *, alpha=1):
     return _sum(graph, input, other) if alpha == 1 else _scaled(graph, input, other, alpha, _sum)
 
 
@@ -149,10 +136,10 @@ def _fmod(graph, input, other):
     no_bool(graph, kind, "fmod")
     if kind in _FLOAT:
         return graph.number("fmod_f", kind, a, b)
-    return _sub(graph, a, _product(graph, _quotient(graph, a, b, "fmod", True), b))
+    return _sub(graph, a, product(graph, _quotient(graph, a, b, "fmod", True), b))
 
 
-def _pow(graph, input, exponent):
+def power(graph, input, exponent):
     base, exponent = lift(graph, input), lift(graph, exponent)
     kind = common(graph, base, exponent)
     no_bool(graph, kind, "pow")
@@ -238,7 +225,7 @@ def _compare(name, swapped=False):
     return f
 
 
-def _logical(op):
+def logical(op):
     return lambda graph, input, other: _join(
         graph, op, cast(graph, lift(graph, input), "b"), cast(graph, lift(graph, other), "b")
     )
@@ -357,66 +344,66 @@ def _isfinite(graph, input):
     return graph.condition("lt_f", graph.number("abs_f", x.kind, x), constant(graph, math.inf, x.kind))
 
 
-alternate("add", _add)
-alternate("sub subtract", _sub)
-alternate("rsub", lambda graph, a, b: _sub(graph, b, a))
-alternate("radd", lambda graph, a, b: _add(graph, b, a))
-alternate("mul multiply rmul", _product)
-alternate("div divide", _div)
-alternate("true_divide truediv", _true_divide)
-alternate("rtruediv rdiv", lambda graph, a, b: _true_divide(graph, b, a))
-alternate("floor_divide floordiv", _floor_divide)
-alternate("rfloordiv", lambda graph, a, b: _floor_divide(graph, b, a))
-alternate("remainder mod", _remainder)
-alternate("rmod", lambda graph, a, b: _remainder(graph, b, a))
-alternate("fmod", _fmod)
-alternate("pow power", _pow)
-alternate("rpow", lambda graph, a, b: _pow(graph, b, a))
-alternate("minimum", _minimum)
-alternate("maximum", _maximum)
-alternate("min", _reduction("min", _minimum))
-alternate("max", _reduction("max", _maximum))
-alternate("clamp clip", _clamp)
-alternate("clamp_min", lambda graph, input, min: _clamp(graph, input, min))
-alternate("clamp_max", lambda graph, input, max: _clamp(graph, input, None, max))
-alternate("where", where)
-alternate("masked_fill", _masked_fill)
-alternate("eq equal", _compare("eq"))
-alternate("ne not_equal", _compare("ne"))
-alternate("lt less", _compare("lt"))
-alternate("le less_equal", _compare("le"))
-alternate("gt greater", _compare("lt", swapped=True))
-alternate("ge greater_equal", _compare("le", swapped=True))
-alternate("logical_and", _logical("and_i"))
-alternate("logical_or", _logical("or_i"))
-alternate("logical_xor", _logical("xor_i"))
-alternate("logical_not", _logical_not)
-alternate("bitwise_and and rand", _alternatives("and", "and_i", "and_i", None))
-alternate("bitwise_or or ror", _alternatives("or", "or_i", "or_i", None))
-alternate("bitwise_xor xor rxor", _alternatives("xor", "xor_i", "xor_i", None))
-alternate("bitwise_not invert", _bitwise_not)
-alternate("bitwise_left_shift left_shift lshift", _shift("<<", "shl_i"))
-alternate("bitwise_right_shift right_shift rshift", _shift(">>", "shr_i"))
-alternate("rlshift", lambda graph, a, b: FUNCTIONS["lshift"](graph, b, a))
-alternate("rrshift", lambda graph, a, b: FUNCTIONS["rshift"](graph, b, a))
-for _name in "exp exp2 expm1 log log2 log1p sqrt rsqrt tanh sigmoid sin cos tan erf".split():
-    alternate(_name, _unary(_name + "_f"))
-for _name in "floor ceil trunc round".split():
-    alternate(_name, _whole(_name + "_f"))
-alternate("rint", _whole("round_f"))
-alternate("neg negative", _neg)
-alternate("positive", _positive)
-alternate("abs absolute", _abs)
-alternate("sign sgn", _sign)
-alternate("square", lambda graph, input: _pow(graph, input, 2))
-alternate("reciprocal", _reciprocal)
-alternate("frac", _frac)
-alternate("detach", _detach)
-alternate("isnan", _isnan)
-alternate("isinf", _isinf)
-alternate("isfinite", _isfinite)
-
-
-from . import _trace_activations, _trace_types, _trace_vectors  # noqa: E402,F401: the rest of the table
-
-assert SHAPED
+_left_shift, _right_shift = _shift("<<", "shl_i"), _shift(">>", "shr_i")
+_UNARY = "exp exp2 expm1 log log2 log1p sqrt rsqrt tanh sigmoid sin cos tan erf"
+_WHOLE = "floor ceil trunc round"
+TABLE = {
+    **{name: _unary(name + "_f") for name in _UNARY.split()},
+    **{name: _whole(name + "_f") for name in _WHOLE.split()},
+    **by_names({
+        "add": add,
+        "sub subtract": _sub,
+        "rsub": lambda graph, a, b: _sub(graph, b, a),
+        "radd": lambda graph, a, b: add(graph, b, a),
+        "mul multiply rmul": product,
+        "div divide": _div,
+        "true_divide truediv": _true_divide,
+        "rtruediv rdiv": lambda graph, a, b: _true_divide(graph, b, a),
+        "floor_divide floordiv": _floor_divide,
+        "rfloordiv": lambda graph, a, b: _floor_divide(graph, b, a),
+        "remainder mod": _remainder,
+        "rmod": lambda graph, a, b: _remainder(graph, b, a),
+        "fmod": _fmod,
+        "pow power": power,
+        "rpow": lambda graph, a, b: power(graph, b, a),
+        "minimum": _minimum,
+        "maximum": _maximum,
+        "min": _reduction("min", _minimum),
+        "max": _reduction("max", _maximum),
+        "clamp clip": _clamp,
+        "clamp_min": lambda graph, input, min: _clamp(graph, input, min),
+        "clamp_max": lambda graph, input, max: _clamp(graph, input, None, max),
+        "where": where,
+        "masked_fill": _masked_fill,
+        "eq equal": _compare("eq"),
+        "ne not_equal": _compare("ne"),
+        "lt less": _compare("lt"),
+        "le less_equal": _compare("le"),
+        "gt greater": _compare("lt", swapped=True),
+        "ge greater_equal": _compare("le", swapped=True),
+        "logical_and": logical("and_i"),
+        "logical_or": logical("or_i"),
+        "logical_xor": logical("xor_i"),
+        "logical_not": _logical_not,
+        "bitwise_and and rand": _alternatives("and", "and_i", "and_i", None),
+        "bitwise_or or ror": _alternatives("or", "or_i", "or_i", None),
+        "bitwise_xor xor rxor": _alternatives("xor", "xor_i", "xor_i", None),
+        "bitwise_not invert": _bitwise_not,
+        "bitwise_left_shift left_shift lshift": _left_shift,
+        "bitwise_right_shift right_shift rshift": _right_shift,
+        "rlshift": lambda graph, a, b: _left_shift(graph, b, a),
+        "rrshift": lambda graph, a, b: _right_shift(graph, b, a),
+        "rint": _whole("round_f"),
+        "neg negative": _neg,
+        "positive": _positive,
+        "abs absolute": _abs,
+        "sign sgn": _sign,
+        "square": lambda graph, input: power(graph, input, 2),
+        "reciprocal": _reciprocal,
+        "frac": _frac,
+        "detach": _detach,
+        "isnan": _isnan,
+        "isinf": _isinf,
+        "isfinite": _isfinite,
+    }),
+}  # fmt: skip

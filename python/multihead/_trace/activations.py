@@ -2,9 +2,9 @@
 
 import math
 
-from . import _trace_kinds as kinds
-from ._trace_functions import alternate, no_bool, select, where
-from ._trace_symbols import FUNCTIONS, cast, constant, lift
+from . import kinds
+from .functions import no_bool, select, where
+from .values import cast, constant, lift
 
 _INT, _FLOAT = kinds.INTEGERS, kinds.FLOATS
 
@@ -38,17 +38,17 @@ def _relu(graph, input, inplace=False):
 
 @_activation("silu")
 def _silu(graph, x):
-    return x * FUNCTIONS["sigmoid"](graph, x)
+    return x * x.sigmoid()
 
 
 @_activation("gelu")
 def _gelu(graph, x, *, approximate="none"):
     if approximate == "none":
-        return 0.5 * x * (1.0 + FUNCTIONS["erf"](graph, x * math.sqrt(0.5)))
+        return 0.5 * x * (1.0 + (x * math.sqrt(0.5)).erf())
     if approximate != "tanh":
         graph.refuse(f"'gelu': approximate must be 'none' or 'tanh', got {approximate!r}")
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
-    return 0.5 * x * (1.0 + FUNCTIONS["tanh"](graph, inner))
+    return 0.5 * x * (1.0 + inner.tanh())
 
 
 @_activation("softplus")
@@ -56,14 +56,14 @@ def _softplus(graph, x, beta=1, threshold=20):
     scaled = x * float(beta)
     linear = scaled > float(threshold)
     calm = where(graph, linear, 0.0, scaled)  # no infinity in the branch that is not chosen
-    return where(graph, linear, x, FUNCTIONS["log1p"](graph, FUNCTIONS["exp"](graph, calm)) / float(beta))
+    return where(graph, linear, x, calm.exp().log1p() / float(beta))
 
 
 @_activation("elu")
 def _elu(graph, x, alpha=1.0):
     negative = x <= 0.0
     calm = where(graph, negative, x, 0.0)
-    return where(graph, negative, FUNCTIONS["expm1"](graph, calm) * float(alpha), x)
+    return where(graph, negative, calm.expm1() * float(alpha), x)
 
 
 @_activation("leaky_relu")
@@ -71,9 +71,11 @@ def _leaky_relu(graph, x, negative_slope=0.01):
     return where(graph, x > 0.0, x, x * float(negative_slope))
 
 
-alternate("relu", _relu)
-alternate("silu", _silu)
-alternate("gelu", _gelu)
-alternate("softplus", _softplus)
-alternate("elu", _elu)
-alternate("leaky_relu", _leaky_relu)
+TABLE = {
+    "relu": _relu,
+    "silu": _silu,
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "elu": _elu,
+    "leaky_relu": _leaky_relu,
+}
