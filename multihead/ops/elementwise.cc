@@ -77,11 +77,10 @@ Tensor on_widened(BinaryOp op, const Tensor& a, const Tensor& b) {
 Tensor apply(Unary op, const char* who, const Tensor& input) {
   if (is_narrow(input)) return cast(apply(op, who, widened(input)), input.dtype());
   check_real(who, "x", input);
-  const bool from_y = op == Unary::exp || op == Unary::sqrt || op == Unary::tanh || op == Unary::sigmoid;
   const Tensor x = dense(input);
   const Tensor y = empty_like(x);
   with_data([&](auto* from, auto* to) { kernels::unary(op, from, to, x.numel()); }, x, y);
-  detail::Kept kept = from_y ? detail::Kept({}, y.detach()) : detail::Kept(input, x);
+  detail::Kept kept = kernels::is_from_result(op) ? detail::Kept({}, y.detach()) : detail::Kept(input, x);
   return record({input}, y, [op, kept = std::move(kept)](Tensor dy) mutable -> Gradients {
     const Tensor saved = kept.take();
     const detail::ReusedGradient d = detail::reusable(std::move(dy));
@@ -168,13 +167,10 @@ Tensor div(const Tensor& a, const Tensor& b) {
 
 Tensor scale(const Tensor& x, double factor) { return affine("scale", x, factor, 0); }
 Tensor add_scalar(const Tensor& x, double value) { return affine("add_scalar", x, 1, value); }
-Tensor neg(const Tensor& x) { return apply(Unary::neg, "neg", x); }
-Tensor exp(const Tensor& x) { return apply(Unary::exp, "exp", x); }
-Tensor log(const Tensor& x) { return apply(Unary::log, "log", x); }
-Tensor sqrt(const Tensor& x) { return apply(Unary::sqrt, "sqrt", x); }
-Tensor tanh(const Tensor& x) { return apply(Unary::tanh, "tanh", x); }
-Tensor sigmoid(const Tensor& x) { return apply(Unary::sigmoid, "sigmoid", x); }
-Tensor square(const Tensor& x) { return apply(Unary::square, "square", x); }
+#define MH_UNARY(name, ...) \
+  Tensor name(const Tensor& x) { return apply(Unary::name, #name, x); }
+MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   if (is_narrow(a) || is_narrow(b)) {

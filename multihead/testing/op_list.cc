@@ -4,6 +4,7 @@
 #include <set>
 
 #include "multihead/core/tensor/rng.h"
+#include "multihead/kernels/elementwise/unary_functions.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/masked_softmax.h"
@@ -39,9 +40,11 @@ void elementwise_cases(List& list) {
     list.one(name, "transposed", [op = op](const Inputs& x) { return op(transpose(x[0], 0, 1), x[1]); },
              {list.normal({5, 3}), list.positive({3, 5})});
   }
-  const std::pair<const char*, UnaryOp> unaries[] = {{"neg", neg},      {"exp", exp},   {"log", log},
-                                                     {"sqrt", sqrt},    {"tanh", tanh}, {"sigmoid", sigmoid},
-                                                     {"square", square}};
+  const std::pair<const char*, UnaryOp> unaries[] = {
+#define MH_UNARY(name, ...) {#name, name},
+      MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
+  };
   for (const auto& [name, op] : unaries) {
     list.one(name, "", [op = op](const Inputs& x) { return op(x[0]); }, {list.positive({3, 7})});
     list.one(name, "strided", [op = op](const Inputs& x) { return op(transpose(x[0], 0, 1)); },

@@ -154,20 +154,11 @@ HWY_INLINE void Transform(const float* x, float* y, int64_t count, const F& f) {
 
 void UnaryRun(Unary op, const float* x, float* y, int64_t count) {
   switch (op) {
-    case Unary::neg:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Neg(v); });
-    case Unary::exp:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(ExpOp(), v); });
-    case Unary::log:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(LogOp(), v); });
-    case Unary::sqrt:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Sqrt(v); });
-    case Unary::tanh:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(TanhOp(), v); });
-    case Unary::sigmoid:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Map(SigmoidOp(), v); });
-    case Unary::square:
-      return Transform(x, y, count, [](Pack v) HWY_ATTR { return Mul(v, v); });
+#define MH_UNARY(name, from_y, value, ...) \
+  case Unary::name:                        \
+    return Transform(x, y, count, [](Pack v) HWY_ATTR { return value; });
+    MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
   }
 }
 
@@ -179,22 +170,11 @@ HWY_INLINE void Combine(const float* saved, const float* dy, float* dx, int64_t 
 
 void UnaryBackwardRun(Unary op, const float* saved, const float* dy, float* dx, int64_t count) {
   switch (op) {
-    case Unary::neg:
-      return Combine(saved, dy, dx, count, [](Pack, Pack d) HWY_ATTR { return Neg(d); });
-    case Unary::exp:
-      return Combine(saved, dy, dx, count, [](Pack y, Pack d) HWY_ATTR { return Mul(d, y); });
-    case Unary::log:
-      return Combine(saved, dy, dx, count, [](Pack x, Pack d) HWY_ATTR { return Div(d, x); });
-    case Unary::sqrt:
-      return Combine(saved, dy, dx, count, [](Pack y, Pack d) HWY_ATTR { return Div(Mul(d, Set(0.5f)), y); });
-    case Unary::tanh:
-      return Combine(saved, dy, dx, count,
-                     [](Pack y, Pack d) HWY_ATTR { return Mul(d, NegMulAdd(y, y, Set(1))); });
-    case Unary::sigmoid:
-      return Combine(saved, dy, dx, count,
-                     [](Pack y, Pack d) HWY_ATTR { return Mul(d, NegMulAdd(y, y, y)); });
-    case Unary::square:
-      return Combine(saved, dy, dx, count, [](Pack x, Pack d) HWY_ATTR { return Mul(d, Add(x, x)); });
+#define MH_UNARY(name, from_y, value, gradient, ...) \
+  case Unary::name:                                  \
+    return Combine(saved, dy, dx, count, []([[maybe_unused]] Pack s, Pack d) HWY_ATTR { return gradient; });
+    MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
   }
 }
 
@@ -270,42 +250,24 @@ void binary_by(Rows rows, Binary op, const T* a, const T* b, T* y, const Broadca
 
 double value_of(Unary op, double x) {
   switch (op) {
-    case Unary::neg:
-      return -x;
-    case Unary::exp:
-      return std::exp(x);
-    case Unary::log:
-      return std::log(x);
-    case Unary::sqrt:
-      return std::sqrt(x);
-    case Unary::tanh:
-      return std::tanh(x);
-    case Unary::sigmoid:
-      return 1 / (1 + std::exp(-x));
-    case Unary::square:
-      break;
+#define MH_UNARY(name, from_y, value, gradient, value64, ...) \
+  case Unary::name:                                           \
+    return value64;
+    MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
   }
-  return x * x;
+  return x;
 }
 
-double slope_of(Unary op, double saved) {
+double slope_of(Unary op, double s) {
   switch (op) {
-    case Unary::neg:
-      return -1;
-    case Unary::exp:
-      return saved;
-    case Unary::log:
-      return 1 / saved;
-    case Unary::sqrt:
-      return 0.5 / saved;
-    case Unary::tanh:
-      return 1 - saved * saved;
-    case Unary::sigmoid:
-      return saved * (1 - saved);
-    case Unary::square:
-      break;
+#define MH_UNARY(name, from_y, value, gradient, value64, slope64, text) \
+  case Unary::name:                                                     \
+    return slope64;
+    MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
   }
-  return 2 * saved;
+  return s;
 }
 
 template <class T, class Run>
@@ -330,6 +292,15 @@ void binary(Binary op, const double* a, const double* b, double* y, const Broadc
       rows.each([&](const BinaryArgs<double>& row) { binary_row_plain(row, f); });
     });
   });
+}
+
+bool is_from_result(Unary op) {
+  constexpr bool kFromResult[] = {
+#define MH_UNARY(name, from_y, ...) from_y,
+      MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
+  };
+  return kFromResult[static_cast<size_t>(op)];
 }
 
 void unary(Unary op, const float* x, float* y, int64_t count) {

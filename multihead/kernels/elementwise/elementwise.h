@@ -5,6 +5,7 @@
 
 #include "multihead/core/dtype.h"
 #include "multihead/core/shape.h"
+#include "multihead/kernels/elementwise/unary_functions.h"
 
 namespace multihead::kernels {
 
@@ -20,13 +21,18 @@ void binary(Binary op, const float* a, const float* b, float* y, const Broadcast
 void binary(Binary op, const BFloat16* a, const BFloat16* b, BFloat16* y, const BroadcastLayout& layout);
 void binary(Binary op, const double* a, const double* b, double* y, const BroadcastLayout& layout);
 
-enum class Unary { neg, exp, log, sqrt, tanh, sigmoid, square };
+enum class Unary {
+#define MH_UNARY(name, ...) name,
+  MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
+};
+/// Whether the derivative is computed from the result.
+bool is_from_result(Unary op);
 
 /// y = f(x); y may be x.
 void unary(Unary op, const float* x, float* y, int64_t count);
 void unary(Unary op, const double* x, double* y, int64_t count);
-/// dx = dy · f'(x), where f' is computed from y for exp, sqrt, tanh and sigmoid and from x for the others:
-/// `saved` is that one. dx may be dy.
+/// dx = dy · f'(x), where f' is computed from `saved`: y if is_from_result(op), else x. dx may be dy.
 void unary_backward(Unary op, const float* saved, const float* dy, float* dx, int64_t count);
 void unary_backward(Unary op, const double* saved, const double* dy, double* dx, int64_t count);
 

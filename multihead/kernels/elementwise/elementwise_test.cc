@@ -18,8 +18,11 @@ using testing::poisoned64;
 using testing::widened;
 
 constexpr Binary kBinaries[] = {Binary::add, Binary::sub, Binary::mul, Binary::div};
-constexpr Unary kUnaries[] = {Unary::neg,  Unary::exp,     Unary::log,   Unary::sqrt,
-                              Unary::tanh, Unary::sigmoid, Unary::square};
+constexpr Unary kUnaries[] = {
+#define MH_UNARY(name, ...) Unary::name,
+    MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
+};
 
 std::vector<float> positive_floats(int64_t count, uint64_t seed) {
   std::vector<float> x = normal_floats(count, seed);

@@ -5,6 +5,7 @@
 #include <climits>
 
 #include "multihead/core/error.h"
+#include "multihead/kernels/elementwise/unary_functions.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -26,40 +27,7 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-void bind_elementwise(nb::module_& m) {
-  using Unary = Tensor (*)(const Tensor&);
-  const auto unary = [&](const char* name, Unary f, const char* doc) {
-    m.def(
-        name,
-        [f, name](nb::handle x) {
-          const Tensor t = to_tensor(x, {name, "x"});
-          return unlocked([&] { return f(t); });
-        },
-        "x"_a, doc);
-  };
-  unary(
-      "relu", [](const Tensor& x) { return relu(x); }, "max(x, 0)");
-  unary(
-      "gelu", [](const Tensor& x) { return gelu(x); }, "x * Phi(x)");
-  unary(
-      "gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }, "GELU, tanh approximation");
-  unary(
-      "silu", [](const Tensor& x) { return silu(x); }, "x * sigmoid(x)");
-  unary(
-      "exp", [](const Tensor& x) { return exp(x); }, "e^x");
-  unary(
-      "log", [](const Tensor& x) { return log(x); }, "Natural logarithm");
-  unary(
-      "sqrt", [](const Tensor& x) { return sqrt(x); }, "Square root");
-  unary(
-      "tanh", [](const Tensor& x) { return tanh(x); }, "Hyperbolic tangent");
-  unary(
-      "sigmoid", [](const Tensor& x) { return sigmoid(x); }, "1 / (1 + e^-x)");
-  unary(
-      "square", [](const Tensor& x) { return square(x); }, "x * x");
-  unary(
-      "mean", [](const Tensor& x) { return mean(x); }, "Mean of all elements, shape ()");
-
+void bind_binary(nb::module_& m) {
   using Binary = Tensor (*)(const Tensor&, const Tensor&);
   const auto binary = [&](const char* name, Binary f, const char* doc) {
     m.def(
@@ -86,6 +54,9 @@ void bind_elementwise(nb::module_& m) {
         return unlocked([&] { return sum(t, a, keep_axis); });
       },
       "x"_a, "axis"_a = nb::none(), "keep_axis"_a = false, "Sum of all elements, or over one axis.");
+}
+
+void bind_choices(nb::module_& m) {
   m.def(
       "where",
       [](nb::handle mask, nb::handle a, nb::handle b) {
@@ -102,6 +73,59 @@ void bind_elementwise(nb::module_& m) {
         return unlocked([&] { return concat(std::span<const Tensor>(tensors), axis); });
       },
       "parts"_a, "axis"_a, "Copy of the parts, concatenated.");
+}
+
+void bind_elementwise(nb::module_& m) {
+  using Unary = Tensor (*)(const Tensor&);
+  const auto unary = [&](const char* name, Unary f, const char* doc) {
+    m.def(
+        name,
+        [f, name](nb::handle x) {
+          const Tensor t = to_tensor(x, {name, "x"});
+          return unlocked([&] { return f(t); });
+        },
+        "x"_a, doc);
+  };
+  unary(
+      "relu", [](const Tensor& x) { return relu(x); }, "max(x, 0)");
+  unary(
+      "gelu", [](const Tensor& x) { return gelu(x); }, "x * Phi(x)");
+  unary(
+      "gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }, "GELU, tanh approximation");
+  unary(
+      "silu", [](const Tensor& x) { return silu(x); }, "x * sigmoid(x)");
+#define MH_UNARY(name, from_y, value, gradient, value64, slope64, text) \
+  unary(                                                                \
+      #name, [](const Tensor& x) { return name(x); }, text);
+  MH_UNARY_FUNCTIONS(MH_UNARY)
+#undef MH_UNARY
+  unary(
+      "mean", [](const Tensor& x) { return mean(x); }, "Mean of all elements, shape ()");
+
+  bind_binary(m);
+  bind_choices(m);
+}
+
+void bind_norm_functions(nb::module_& m) {
+  m.def(
+      "layer_norm",
+      [](nb::handle x, nb::handle weight, nb::handle bias, double eps) {
+        const Tensor t = to_tensor(x, {"layer_norm", "x"}),
+                     w = to_tensor_or_none(weight, {"layer_norm", "weight"});
+        const Tensor b = to_tensor_or_none(bias, {"layer_norm", "bias"});
+        return unlocked([&] { return layer_norm(t, w, b, eps); });
+      },
+      "x"_a, "weight"_a = nb::none(), "bias"_a = nb::none(), "eps"_a = 1e-5,
+      "(x - mean) / sqrt(var + eps) * weight + bias over the last axis.");
+  m.def(
+      "rms_norm",
+      [](nb::handle x, nb::handle weight, double eps) {
+        const Tensor t = to_tensor(x, {"rms_norm", "x"}),
+                     w = to_tensor_or_none(weight, {"rms_norm", "weight"});
+        return unlocked([&] { return rms_norm(t, w, eps); });
+      },
+      "x"_a, "weight"_a = nb::none(), "eps"_a = 1e-6,
+      "x / sqrt(mean(x^2) + eps) * weight over the last axis.");
 }
 
 void bind_layers(nb::module_& m) {
@@ -131,25 +155,7 @@ void bind_layers(nb::module_& m) {
         return unlocked([&] { return log_softmax(t, axis); });
       },
       "x"_a, "axis"_a = -1, "Logarithm of the softmax.");
-  m.def(
-      "layer_norm",
-      [](nb::handle x, nb::handle weight, nb::handle bias, double eps) {
-        const Tensor t = to_tensor(x, {"layer_norm", "x"}),
-                     w = to_tensor_or_none(weight, {"layer_norm", "weight"});
-        const Tensor b = to_tensor_or_none(bias, {"layer_norm", "bias"});
-        return unlocked([&] { return layer_norm(t, w, b, eps); });
-      },
-      "x"_a, "weight"_a = nb::none(), "bias"_a = nb::none(), "eps"_a = 1e-5,
-      "(x - mean) / sqrt(var + eps) * weight + bias over the last axis.");
-  m.def(
-      "rms_norm",
-      [](nb::handle x, nb::handle weight, double eps) {
-        const Tensor t = to_tensor(x, {"rms_norm", "x"}),
-                     w = to_tensor_or_none(weight, {"rms_norm", "weight"});
-        return unlocked([&] { return rms_norm(t, w, eps); });
-      },
-      "x"_a, "weight"_a = nb::none(), "eps"_a = 1e-6,
-      "x / sqrt(mean(x^2) + eps) * weight over the last axis.");
+  bind_norm_functions(m);
   m.def(
       "embedding",
       [](nb::handle weight, nb::handle ids) {
@@ -182,12 +188,12 @@ void bind_rotary_scaling(nb::module_& m) {
   nb::class_<S> c(m, "RotaryScaling",
                   "Scaling of rotary frequencies for texts longer than in pre-training.\n"
                   "kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.");
-  bind_fields_init(c, "RotaryScaling");
   c.def_rw("factor", &S::factor).def_rw("original_context", &S::original_context);
   c.def_rw("low_freq_factor", &S::low_freq_factor).def_rw("high_freq_factor", &S::high_freq_factor);
   c.def_rw("beta_fast", &S::beta_fast).def_rw("beta_slow", &S::beta_slow);
   c.def_rw("attention_factor", &S::attention_factor).def_rw("truncate", &S::truncate);
   bind_words(c, "kind", &S::kind);
+  bind_fields_init(c, "RotaryScaling");
   c.def("__eq__", [](const S& a, const S& b) { return a == b; });
 }
 

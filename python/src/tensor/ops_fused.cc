@@ -134,13 +134,6 @@ void bind_numbers(nb::module_& m) {
         return unlocked([&] { return add_scalar(t, value); });
       },
       "x"_a, "value"_a, "x + value");
-  m.def(
-      "neg",
-      [](nb::handle x) {
-        const Tensor t = to_tensor(x, {"neg", "x"});
-        return unlocked([&] { return neg(t); });
-      },
-      "x"_a, "-x");
 }
 
 // permute() by exchanges, of which each is a view.
