@@ -277,6 +277,9 @@ def gelu_tanh(x: object) -> Tensor:
 def silu(x: object) -> Tensor:
     """x * sigmoid(x)"""
 
+def neg(x: object) -> Tensor:
+    """-x"""
+
 def exp(x: object) -> Tensor:
     """e^x"""
 
@@ -354,7 +357,7 @@ class RotaryScaling:
     kind: 'none', 'linear', 'llama3' or 'yarn'. Fields are keyword arguments.
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, factor: float = 1.0, original_context: int = 0, low_freq_factor: float = 1.0, high_freq_factor: float = 4.0, beta_fast: float = 32.0, beta_slow: float = 1.0, attention_factor: float = 0.0, truncate: bool = True, kind: str = 'none') -> None: ...
 
     @property
     def factor(self) -> float: ...
@@ -480,9 +483,6 @@ def scale(x: object, factor: float) -> Tensor:
 
 def add_scalar(x: object, value: float) -> Tensor:
     """x + value"""
-
-def neg(x: object) -> Tensor:
-    """-x"""
 
 def reshape(x: object, shape: object) -> Tensor:
     """The same elements in another shape; one size may be -1."""
@@ -1154,16 +1154,13 @@ class TransformerLayer:
     """
     An encoder layer, a decoder layer (cross_attention=True), or a language model's.
 
-    Options   embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, scale (1/sqrt(head_dim)),
-              attention_bias or query_bias, key_bias, value_bias; out_bias, attention_dropout_p, qk_norm,
-              qk_norm_eps, zero_attn, hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias,
-              ffn_dropout_p, norm ('layer', 'rms'), norm_eps, norm_bias, norm_first, cross_attention,
-              dropout_p, rng
+    Options   query_bias, key_bias and value_bias are attention_bias unless given; hidden_dim is 4 * embed_dim,
+              scale 1 / sqrt(head_dim), head_dim embed_dim / num_heads; norm 'layer' or 'rms'
     Shapes    x [B, T, embed_dim] -> the same
     Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; submodules by the same names
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
 
     def __call__(self, x: object, *, memory: object | None = None, memory_mask: object | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
@@ -1250,12 +1247,10 @@ class TransformerLayer:
 
 class TransformerEncoder:
     """
-    A stack of layers, then an optional norm.
-
-    Options   num_layers (6), final_norm, and those of TransformerLayer
+    A stack of layers, then an optional norm; options as those of TransformerLayer.
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, num_layers: int = 6, final_norm: bool = False, rng: Rng | None = None) -> None: ...
 
     def __call__(self, x: object, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False) -> object:
         """capture: (result, [weights of every layer, before dropout])."""
@@ -1303,12 +1298,10 @@ class TransformerEncoder:
 
 class TransformerDecoder:
     """
-    A stack of layers, then an optional norm.
-
-    Options   num_layers (6), final_norm, and those of TransformerLayer
+    A stack of layers, then an optional norm; options as those of TransformerLayer.
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, num_layers: int = 6, final_norm: bool = False, rng: Rng | None = None) -> None: ...
 
     def __call__(self, x: object, memory: object | None = None, *, mask: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False, cross_capture: bool = False, state: DecodeState | None = None, counts: object | None = None) -> object:
         """
@@ -1583,7 +1576,13 @@ class LanguageModelConfig:
     norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, scale_dim: int = 0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
+
+    @property
+    def rotary_scaling(self) -> RotaryScaling: ...
+
+    @rotary_scaling.setter
+    def rotary_scaling(self, arg: RotaryScaling, /) -> None: ...
 
     @property
     def vocab_size(self) -> int: ...
@@ -1833,12 +1832,6 @@ class LanguageModelConfig:
 
     def __eq__(self, arg: LanguageModelConfig, /) -> bool: ...
 
-    @property
-    def rotary_scaling(self) -> RotaryScaling: ...
-
-    @rotary_scaling.setter
-    def rotary_scaling(self, arg: RotaryScaling, /) -> None: ...
-
 def language_model_preset(name: str) -> LanguageModelConfig:
     """'tiny', 'small' or 'tutorial'."""
 
@@ -2080,7 +2073,7 @@ class Seq2SeqConfig:
     activation, biases, shared embeddings, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, source_vocab_size: int = 0, target_vocab_size: int = 0, max_positions: int = 512, encoder_layers: int = 4, decoder_layers: int = 4, num_heads: int = 4, embed_dim: int = 256, head_dim: int = 0, ffn_dim: int = 0, encoder_pruned_heads: Sequence = ..., decoder_pruned_heads: Sequence = ..., cross_pruned_heads: Sequence = ..., positions: str = 'sinusoidal', sinusoid_layout: str = 'halves', position_offset: int = 0, relative_buckets: int = 0, relative_distance: int = 128, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = False, final_norm: bool = False, activation: str = 'silu', gated: bool = False, bias: bool = True, output_bias: bool = True, share_embeddings: bool = True, tie_output: bool = True, scale_embeddings: bool = True, embedding_norm: bool = False, scale_scores: bool = True, scale_output: bool = False, dropout_p: float = 0.1, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, pad_id: int = 0, eos_id: int = 0, decoder_start_id: int = 0) -> None: ...
 
     @property
     def source_vocab_size(self) -> int: ...
@@ -2610,7 +2603,13 @@ class EncoderConfig:
     The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', 'classification', 'tokens').
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, labels: Sequence = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, rotary_base: float = 0.0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @labels.setter
+    def labels(self, arg: Sequence[str], /) -> None: ...
 
     @property
     def vocab_size(self) -> int: ...
@@ -2848,12 +2847,6 @@ class EncoderConfig:
 
     def __eq__(self, arg: EncoderConfig, /) -> bool: ...
 
-    @property
-    def labels(self) -> list[str]: ...
-
-    @labels.setter
-    def labels(self, arg: Sequence[str], /) -> None: ...
-
 class Encoder:
     """
     An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, and a sequence's
@@ -3071,7 +3064,13 @@ class ImageEncoderConfig:
     The configuration of an encoder of images: sizes, head ('none', 'classification').
     """
 
-    def __init__(self, **kwargs) -> None: ...
+    def __init__(self, *, labels: Sequence = ..., image_size: int = 224, patch_size: int = 16, channels: int = 3, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, ffn_dim: int = 0, qkv_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @labels.setter
+    def labels(self, arg: Sequence[str], /) -> None: ...
 
     @property
     def image_size(self) -> int: ...
@@ -3182,12 +3181,6 @@ class ImageEncoderConfig:
     def init_std(self, arg: float, /) -> None: ...
 
     def __eq__(self, arg: ImageEncoderConfig, /) -> bool: ...
-
-    @property
-    def labels(self) -> list[str]: ...
-
-    @labels.setter
-    def labels(self, arg: Sequence[str], /) -> None: ...
 
 class ImageEncoder:
     """

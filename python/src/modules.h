@@ -1,4 +1,4 @@
-// What every module has in Python.
+// The methods that every module has in Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/kernels/quantized/packed_linear.h"
 #include "multihead/nn/module.h"
@@ -45,20 +46,39 @@ inline std::optional<Tensor> optional_tensor(const Tensor& t) {
   return t.defined() ? std::optional(t) : std::nullopt;
 }
 
-/// __init__ of a plain struct: its fields by keyword, others refused.
+/// The signature of a class whose settable properties are its constructor's keywords.
+inline std::string signature_of_fields(nb::handle type, nb::handle preset) {
+  std::string text = "def __init__(self, *";
+  for (nb::handle name : type.attr("__dict__")) {
+    const nb::object property = type.attr(name);
+    if (!nb::hasattr(property, "fset") || property.attr("fset").is_none()) continue;
+    const nb::object value = preset.attr(name);
+    const std::string kind = nb::cast<std::string>(value.type().attr("__name__"));
+    const bool is_plain = kind == "int" || kind == "float" || kind == "bool" || kind == "str";
+    text += concat(", ", nb::cast<std::string>(name), ": ", kind == "list" ? "Sequence" : kind, " = ",
+                   is_plain ? nb::repr(value).c_str() : "...");
+  }
+  return text + ") -> None";
+}
+
+/// __init__ of a plain struct whose fields are bound: they come by keyword, others are refused.
 template <class Config>
 void bind_fields_init(nb::class_<Config>& c, const char* name) {
-  c.def("__init__", [name](nb::pointer_and_handle<Config> self, nb::kwargs fields) {
-    new (self.p) Config();
-    nb::inst_mark_ready(self.h);
-    for (auto [field, value] : fields) {
-      if (!nb::hasattr(self.h, field)) {
-        throw nb::type_error(
-            (std::string(name) + ": unknown field '" + nb::cast<std::string>(field) + "'").c_str());
-      }
-      nb::setattr(self.h, field, value);
-    }
-  });
+  static const std::string signature = signature_of_fields(c, nb::cast(Config()));
+  c.def(
+      "__init__",
+      [name](nb::pointer_and_handle<Config> self, const nb::kwargs& fields) {
+        new (self.p) Config();
+        nb::inst_mark_ready(self.h);
+        for (auto [field, value] : fields) {
+          if (!nb::hasattr(self.h, field)) {
+            throw nb::type_error(
+                (std::string(name) + ": unknown field '" + nb::cast<std::string>(field) + "'").c_str());
+          }
+          nb::setattr(self.h, field, value);
+        }
+      },
+      nb::sig(signature.c_str()));
 }
 
 /// c.name: a module that is a part of this one, None where it has no weights. It lives as long as anything

@@ -62,10 +62,9 @@ void bind_words(nb::class_<Class>& c, const char* name, Enum Class::*member) {
       [name, member](Class& x, const std::string& word) { x.*member = to_enum<Enum>(word, name); });
 }
 
-/// A model's configuration: its fields, by keyword and as properties.
+/// A model's configuration: its fields as properties, and with those bound before by keyword.
 template <class Config>
 void bind_config_fields(nb::class_<Config>& c, const char* name) {
-  bind_fields_init(c, name);
   for (const models::ConfigField<Config>& field : models::config_fields<Config>()) {
     const auto bind = [&](auto member) {
       if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(Config().*member)>>) {
@@ -76,6 +75,7 @@ void bind_config_fields(nb::class_<Config>& c, const char* name) {
     };
     std::visit(bind, field.member);
   }
+  bind_fields_init(c, name);
   c.def("__eq__", [](const Config& a, const Config& b) { return a == b; });
 }
 

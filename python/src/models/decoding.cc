@@ -1,4 +1,4 @@
-// What a decoder remembers while it generates.
+// States of decoding: the keys and values of earlier tokens.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

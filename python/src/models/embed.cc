@@ -37,8 +37,8 @@ void bind_image_encoder(nb::module_& m) {
   nb::class_<ImageEncoderConfig> config(m, "ImageEncoderConfig",
                                         "The configuration of an encoder of images: sizes, head ('none', "
                                         "'classification').");
-  bind_config_fields(config, "ImageEncoderConfig");
   config.def_rw("labels", &ImageEncoderConfig::labels);
+  bind_config_fields(config, "ImageEncoderConfig");
   nb::class_<ImageEncoder> c(
       m, "ImageEncoder",
       "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model\n"
@@ -87,13 +87,29 @@ void bind_image_encoder(nb::module_& m) {
   bind_module(c, "ImageEncoder");
 }
 
+void bind_encoder_parts(nb::class_<Encoder>& c) {
+  bind_part(c, "token_embedding", &Encoder::token_embedding);
+  bind_part(c, "position_embedding", &Encoder::position_embedding);
+  bind_part(c, "type_embedding", &Encoder::type_embedding);
+  bind_part(c, "embedding_norm", &Encoder::embedding_norm);
+  bind_part(c, "final_norm", &Encoder::final_norm);
+  bind_part(c, "embedding_projection", &Encoder::embedding_projection);
+  bind_part(c, "relative_bias", &Encoder::relative_bias);
+  bind_parts(c, "layers", &Encoder::layers);
+  bind_part(c, "pooler", &Encoder::pooler);
+  bind_part(c, "head_dense", &Encoder::head_dense);
+  bind_part(c, "head_norm", &Encoder::head_norm);
+  bind_weight(c, "head_bias", &Encoder::head_bias);
+  bind_part(c, "classifier", &Encoder::classifier);
+}
+
 void bind_encoder(nb::module_& m) {
   nb::class_<EncoderConfig> config(
       m, "EncoderConfig",
       "The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', "
       "'classification', 'tokens').");
-  bind_config_fields(config, "EncoderConfig");
   config.def_rw("labels", &EncoderConfig::labels);
+  bind_config_fields(config, "EncoderConfig");
   nb::class_<Encoder> c(
       m, "Encoder",
       "An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, "
@@ -134,19 +150,7 @@ void bind_encoder(nb::module_& m) {
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
       "folder"_a, "Whether config.json is an Encoder's.");
   bind_packing(c);
-  bind_part(c, "token_embedding", &Encoder::token_embedding);
-  bind_part(c, "position_embedding", &Encoder::position_embedding);
-  bind_part(c, "type_embedding", &Encoder::type_embedding);
-  bind_part(c, "embedding_norm", &Encoder::embedding_norm);
-  bind_part(c, "final_norm", &Encoder::final_norm);
-  bind_part(c, "embedding_projection", &Encoder::embedding_projection);
-  bind_part(c, "relative_bias", &Encoder::relative_bias);
-  bind_parts(c, "layers", &Encoder::layers);
-  bind_part(c, "pooler", &Encoder::pooler);
-  bind_part(c, "head_dense", &Encoder::head_dense);
-  bind_part(c, "head_norm", &Encoder::head_norm);
-  bind_weight(c, "head_bias", &Encoder::head_bias);
-  bind_part(c, "classifier", &Encoder::classifier);
+  bind_encoder_parts(c);
   bind_adapter(c);
   bind_module(c, "Encoder");
 }
@@ -166,6 +170,35 @@ std::vector<std::string> labels_of(const Classifier& classifier) {
   for (int64_t i = 0; i < classifier.encoder().config().num_labels; ++i)
     labels.push_back(classifier.label(i));
   return labels;
+}
+
+void bind_text_functions(nb::module_& m) {
+  m.def(
+      "label_probabilities",
+      [](nb::handle logits) {
+        const Tensor x = to_tensor(logits, {"label_probabilities", "logits"});
+        return unlocked([&] { return embed::label_probabilities(x); });
+      },
+      "logits"_a, "Softmax of logits [n, labels]; of a single label the logistic function.");
+  m.def(
+      "fill_mask",
+      [](const Encoder& encoder, const text::Tokenizer& tokenizer, const std::string& text, int64_t count) {
+        const auto masks = unlocked([&] { return embed::fill_mask(encoder, tokenizer, text, count); });
+        nb::list all;
+        for (const auto& guesses : masks) {
+          nb::list one;
+          for (const embed::MaskGuess& guess : guesses) {
+            nb::dict d;
+            d["score"] = guess.probability, d["token"] = guess.token;
+            d["token_str"] = to_str(guess.word), d["sequence"] = to_str(guess.text);
+            one.append(d);
+          }
+          all.append(one);
+        }
+        return all;
+      },
+      "encoder"_a, "tokenizer"_a, "text"_a, "count"_a = 5,
+      "For each mask of the text the most probable tokens: dicts with score, token, token_str and sequence.");
 }
 
 void bind_text_classifier(nb::module_& m) {
@@ -213,32 +246,7 @@ void bind_text_classifier(nb::module_& m) {
   c.def_prop_ro("has_sigmoid", &TextClassifier::has_sigmoid);
   c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TextClassifier::tokenizer);
-  m.def(
-      "label_probabilities",
-      [](nb::handle logits) {
-        const Tensor x = to_tensor(logits, {"label_probabilities", "logits"});
-        return unlocked([&] { return embed::label_probabilities(x); });
-      },
-      "logits"_a, "Softmax of logits [n, labels]; of a single label the logistic function.");
-  m.def(
-      "fill_mask",
-      [](const Encoder& encoder, const text::Tokenizer& tokenizer, const std::string& text, int64_t count) {
-        const auto masks = unlocked([&] { return embed::fill_mask(encoder, tokenizer, text, count); });
-        nb::list all;
-        for (const auto& guesses : masks) {
-          nb::list one;
-          for (const embed::MaskGuess& guess : guesses) {
-            nb::dict d;
-            d["score"] = guess.probability, d["token"] = guess.token;
-            d["token_str"] = to_str(guess.word), d["sequence"] = to_str(guess.text);
-            one.append(d);
-          }
-          all.append(one);
-        }
-        return all;
-      },
-      "encoder"_a, "tokenizer"_a, "text"_a, "count"_a = 5,
-      "For each mask of the text the most probable tokens: dicts with score, token, token_str and sequence.");
+  bind_text_functions(m);
 }
 
 void bind_image_classifier(nb::module_& m) {

@@ -49,7 +49,7 @@ std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
   return rows;
 }
 
-// What Python gives by keyword.
+// The keyword arguments of generation.
 struct Keywords {
   int64_t max_new_tokens;
   double temperature;

@@ -30,15 +30,117 @@ void bind_language_model_config(nb::module_& m) {
                   "The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', "
                   "'rotary', 'alibi'),\n"
                   "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
-  bind_config_fields(c, "LanguageModelConfig");
   c.def_rw("rotary_scaling", &C::rotary_scaling);
+  bind_config_fields(c, "LanguageModelConfig");
   m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
 }
 
-void bind_language_model(nb::module_& m) {
-  nb::class_<LanguageModel> c(m, "LanguageModel",
-                              "A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].");
-  bind_config(c, &LanguageModel::config);
+void bind_losses(nb::class_<LanguageModel>& c) {
+  c.def(
+      "loss",
+      [](const LanguageModel& model, nb::handle tokens, nb::handle targets, Rng* rng,
+         double label_smoothing) {
+        const Tensor x = to_tensor(tokens, {"loss", "tokens"}), y = to_tensor(targets, {"loss", "targets"});
+        models::LanguageModelCall options;
+        options.rng = rng;
+        return unlocked([&] { return model.loss(x, y, options, label_smoothing); });
+      },
+      "tokens"_a, "targets"_a, nb::kw_only(), "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
+      "Mean next-token cross-entropy in nats; targets -100 are ignored.");
+  c.def(
+      "attention_weights",
+      [](const LanguageModel& model, nb::handle tokens) {
+        const Tensor t = to_tensor(tokens, {"attention_weights", "tokens"});
+        std::vector<AttentionCapture> captures(static_cast<size_t>(model.config().num_layers));
+        models::LanguageModelCall options;
+        options.capture = &captures;
+        unlocked([&] { return model.features(t, options); });
+        nb::list weights;
+        for (const AttentionCapture& capture : captures) weights.append(capture.weights);
+        return weights;
+      },
+      "tokens"_a, "The attention weights [B, H, T, T] of every layer.");
+}
+
+void bind_files(nb::class_<LanguageModel>& c) {
+  bind_save(
+      c, &models::save_language_model,
+      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
+      "it.\nA folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
+  c.def(
+      "save_gguf",
+      [](LanguageModel& model, const Path& path, const text::Tokenizer& tokenizer, const std::string& type) {
+        unlocked([&] {
+          models::save_gguf(model, path, type, text::gguf_vocabulary(tokenizer, model.config().vocab_size));
+          return 0;
+        });
+      },
+      "path"_a, "tokenizer"_a, nb::kw_only(), "type"_a = "f16",
+      "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
+  c.def_static(
+      "load",
+      [](const Path& folder, const std::optional<std::string>& weights, bool head, bool packed) {
+        std::optional<nn::WeightDtype> dtype;
+        if (weights) dtype = kernels::parse_weight_dtype(*weights);
+        return unlocked([&] {
+          return head ? models::load_language_model(folder, dtype, packed)
+                      : models::load_decoder(folder, dtype, packed);
+        });
+      },
+      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "head"_a = true, "packed"_a = false,
+      "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
+      "packed for\ninference as pack_weights() does. head=False: without the output layer, for embeddings. "
+      "packed=True: f32\nweights are packed too, while they are read.");
+  c.def_prop_ro(
+      "weight_dtype",
+      [](const LanguageModel& model) { return std::string(kernels::name(model.weight_dtype())); },
+      "Of the layers' matrices.");
+}
+
+void bind_weights(nb::class_<LanguageModel>& c) {
+  c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
+  bind_part(c, "token_embedding", &LanguageModel::token_embedding);
+  bind_part(c, "position_embedding", &LanguageModel::position_embedding);
+  bind_parts(c, "layers", &LanguageModel::layers);
+  bind_part(c, "final_norm", &LanguageModel::final_norm);
+  bind_weight(c, "head_weight", &LanguageModel::head_weight);
+  bind_weight(c, "head_bias", &LanguageModel::head_bias);
+}
+
+void bind_states(nb::class_<LanguageModel>& c) {
+  const auto sizes = [](int64_t batch, int64_t capacity, bool ring, int64_t chunk, nb::handle dtype) {
+    models::LanguageModelState options{batch, capacity, ring, chunk, {}};
+    if (!dtype.is_none()) options.dtype = to_cache_dtype(dtype);
+    return options;
+  };
+  c.def(
+      "make_state",
+      [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
+              nb::handle dtype) { return model.make_state(sizes(batch, capacity, ring, chunk, dtype)); },
+      "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
+      "dtype"_a = nb::none(),
+      "A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the "
+      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' "
+      "(8 bits and a scale\nper head and token).");
+  c.def(
+      "explain",
+      [](const LanguageModel& model, nn::DecodeState& state, int64_t tokens) {
+        return model.explain({.state = &state}, tokens);
+      },
+      "state"_a, "tokens"_a = 1,
+      "Whether a call with this many new tokens per row of the state runs as a plan of kernel calls or "
+      "through the\nmodules, and why; the bits are the same.");
+  c.def(
+      "state_bytes",
+      [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
+              nb::handle dtype) {
+        return nn::decode_state_bytes(model.state_options(sizes(batch, capacity, ring, chunk, dtype)));
+      },
+      "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
+      "dtype"_a = nb::none(), "The size in bytes of make_state().");
+}
+
+void bind_calls(nb::class_<LanguageModel>& c) {
   const auto call = [](const char* who, auto f) {
     return [who, f](const LanguageModel& model, nb::handle tokens, nb::handle mask, Rng* rng,
                     nn::DecodeState* state, nb::handle counts) {
@@ -88,102 +190,20 @@ void bind_language_model(nb::module_& m) {
         return unlocked([&] { return model.logits(x); });
       },
       "features"_a, "Only the output layer: [..., E] -> [..., vocab_size].");
+}
+
+void bind_language_model(nb::module_& m) {
+  nb::class_<LanguageModel> c(m, "LanguageModel",
+                              "A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].");
+  bind_config(c, &LanguageModel::config);
+  bind_calls(c);
   c.def_prop_ro("longest", &LanguageModel::longest, "Longest supported sequence.");
-  const auto sizes = [](int64_t batch, int64_t capacity, bool ring, int64_t chunk, nb::handle dtype) {
-    models::LanguageModelState options{batch, capacity, ring, chunk, {}};
-    if (!dtype.is_none()) options.dtype = to_cache_dtype(dtype);
-    return options;
-  };
-  c.def(
-      "make_state",
-      [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
-              nb::handle dtype) { return model.make_state(sizes(batch, capacity, ring, chunk, dtype)); },
-      "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
-      "dtype"_a = nb::none(),
-      "A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the "
-      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' "
-      "(8 bits and a scale\nper head and token).");
-  c.def(
-      "explain",
-      [](const LanguageModel& model, nn::DecodeState& state, int64_t tokens) {
-        return model.explain({.state = &state}, tokens);
-      },
-      "state"_a, "tokens"_a = 1,
-      "Whether a call with this many new tokens per row of the state runs as a plan of kernel calls or "
-      "through the\nmodules, and why; the bits are the same.");
-  c.def(
-      "state_bytes",
-      [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
-              nb::handle dtype) {
-        return nn::decode_state_bytes(model.state_options(sizes(batch, capacity, ring, chunk, dtype)));
-      },
-      "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
-      "dtype"_a = nb::none(), "The size in bytes of make_state().");
-  c.def(
-      "loss",
-      [](const LanguageModel& model, nb::handle tokens, nb::handle targets, Rng* rng,
-         double label_smoothing) {
-        const Tensor x = to_tensor(tokens, {"loss", "tokens"}), y = to_tensor(targets, {"loss", "targets"});
-        models::LanguageModelCall options;
-        options.rng = rng;
-        return unlocked([&] { return model.loss(x, y, options, label_smoothing); });
-      },
-      "tokens"_a, "targets"_a, nb::kw_only(), "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
-      "Mean next-token cross-entropy in nats; targets -100 are ignored.");
-  c.def(
-      "attention_weights",
-      [](const LanguageModel& model, nb::handle tokens) {
-        const Tensor t = to_tensor(tokens, {"attention_weights", "tokens"});
-        std::vector<AttentionCapture> captures(static_cast<size_t>(model.config().num_layers));
-        models::LanguageModelCall options;
-        options.capture = &captures;
-        unlocked([&] { return model.features(t, options); });
-        nb::list weights;
-        for (const AttentionCapture& capture : captures) weights.append(capture.weights);
-        return weights;
-      },
-      "tokens"_a, "The attention weights [B, H, T, T] of every layer.");
+  bind_states(c);
+  bind_losses(c);
   bind_generate(c);
-  bind_save(
-      c, &models::save_language_model,
-      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
-      "it.\nA folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
-  c.def(
-      "save_gguf",
-      [](LanguageModel& model, const Path& path, const text::Tokenizer& tokenizer, const std::string& type) {
-        unlocked([&] {
-          models::save_gguf(model, path, type, text::gguf_vocabulary(tokenizer, model.config().vocab_size));
-          return 0;
-        });
-      },
-      "path"_a, "tokenizer"_a, nb::kw_only(), "type"_a = "f16",
-      "Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.");
-  c.def_static(
-      "load",
-      [](const Path& folder, const std::optional<std::string>& weights, bool head, bool packed) {
-        std::optional<nn::WeightDtype> dtype;
-        if (weights) dtype = kernels::parse_weight_dtype(*weights);
-        return unlocked([&] {
-          return head ? models::load_language_model(folder, dtype, packed)
-                      : models::load_decoder(folder, dtype, packed);
-        });
-      },
-      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "head"_a = true, "packed"_a = false,
-      "Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or "
-      "packed for\ninference as pack_weights() does. head=False: without the output layer, for embeddings. "
-      "packed=True: f32\nweights are packed too, while they are read.");
-  c.def_prop_ro(
-      "weight_dtype",
-      [](const LanguageModel& model) { return std::string(kernels::name(model.weight_dtype())); },
-      "Of the layers' matrices.");
+  bind_files(c);
   bind_packing(c);
-  c.def_prop_ro("weight_bytes", &LanguageModel::weight_bytes, "Memory of all weights.");
-  bind_part(c, "token_embedding", &LanguageModel::token_embedding);
-  bind_part(c, "position_embedding", &LanguageModel::position_embedding);
-  bind_parts(c, "layers", &LanguageModel::layers);
-  bind_part(c, "final_norm", &LanguageModel::final_norm);
-  bind_weight(c, "head_weight", &LanguageModel::head_weight);
-  bind_weight(c, "head_bias", &LanguageModel::head_bias);
+  bind_weights(c);
   bind_adapter(c);
   bind_module(c, "LanguageModel");
 }

@@ -205,6 +205,20 @@ void bind_steps(nb::class_<Seq2Seq>& c) {
       "the\nstate: counts[b] of row b, all by default.");
 }
 
+void bind_parts_of_model(nb::class_<Seq2Seq>& c) {
+  bind_part(c, "source_embedding", &Seq2Seq::source_embedding);
+  bind_part(c, "target_embedding", &Seq2Seq::target_embedding);
+  bind_part(c, "source_positions", &Seq2Seq::source_positions);
+  bind_part(c, "target_positions", &Seq2Seq::target_positions);
+  bind_part(c, "encoder_bias", &Seq2Seq::encoder_bias);
+  bind_part(c, "decoder_bias", &Seq2Seq::decoder_bias);
+  bind_part(c, "source_norm", &Seq2Seq::source_norm);
+  bind_part(c, "target_norm", &Seq2Seq::target_norm);
+  bind_part(c, "transformer", &Seq2Seq::transformer);
+  bind_weight(c, "output_weight", &Seq2Seq::output_weight);
+  bind_weight(c, "output_bias", &Seq2Seq::output_bias);
+}
+
 void bind_model(nb::module_& m) {
   nb::class_<Seq2Seq> c(
       m, "Seq2Seq", "An encoder-decoder Transformer: source [B, Ts], target [B, Tt] -> logits [B, Tt, V].");
@@ -252,17 +266,7 @@ void bind_model(nb::module_& m) {
       [](const Path& folder) { return unlocked([&] { return models::is_seq2seq_folder(folder); }); },
       "folder"_a, "Whether config.json is a Seq2Seq's.");
   bind_steps(c);
-  bind_part(c, "source_embedding", &Seq2Seq::source_embedding);
-  bind_part(c, "target_embedding", &Seq2Seq::target_embedding);
-  bind_part(c, "source_positions", &Seq2Seq::source_positions);
-  bind_part(c, "target_positions", &Seq2Seq::target_positions);
-  bind_part(c, "encoder_bias", &Seq2Seq::encoder_bias);
-  bind_part(c, "decoder_bias", &Seq2Seq::decoder_bias);
-  bind_part(c, "source_norm", &Seq2Seq::source_norm);
-  bind_part(c, "target_norm", &Seq2Seq::target_norm);
-  bind_part(c, "transformer", &Seq2Seq::transformer);
-  bind_weight(c, "output_weight", &Seq2Seq::output_weight);
-  bind_weight(c, "output_bias", &Seq2Seq::output_bias);
+  bind_parts_of_model(c);
   bind_adapter(c);
   bind_module(c, "Seq2Seq");
 }

@@ -6,89 +6,12 @@
 #include "python/src/attention/attention_keywords.h"
 #include "python/src/bindings.h"
 #include "python/src/models/decoding.h"
+#include "python/src/models/stack_options.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 
 namespace multihead::python {
 namespace {
-
-// A keyword of a layer or stack, or its default; what is left over is refused by name.
-class StackKeywords {
- public:
-  StackKeywords(const char* who, const nb::handle& words)
-      : who_(who), rest_(nb::cast<nb::dict>(words.attr("copy")())) {}
-
-  template <class T>
-  T take(const char* name, T fallback) {
-    if (!rest_.contains(name)) return fallback;
-    nb::object value = nb::object(rest_[name]);
-    nb::del(rest_[name]);
-    try {
-      return nb::cast<T>(value);
-    } catch (nb::cast_error&) {
-      throw nb::type_error((std::string(who_) + ": " + name + " has the wrong type").c_str());
-    }
-  }
-  int64_t need(const char* name) {
-    if (!rest_.contains(name))
-      throw nb::type_error((std::string(who_) + ": " + name + " is missing").c_str());
-    return take<int64_t>(name, 0);
-  }
-  Rng& rng() {
-    Rng* given = take<Rng*>("rng", nullptr);
-    return rng_or_default(given);
-  }
-  void finish() const {
-    for (auto [name, value] : rest_) {
-      throw nb::type_error(
-          (std::string(who_) + ": unknown option '" + nb::cast<std::string>(name) + "'").c_str());
-    }
-  }
-
- private:
-  const char* who_;
-  nb::dict rest_;
-};
-
-nn::TransformerLayerOptions layer_options(StackKeywords& k) {
-  nn::TransformerLayerOptions o;
-  o.attention.embed_dim = k.need("embed_dim");
-  o.attention.num_heads = k.need("num_heads");
-  o.attention.num_kv_heads = k.take<int64_t>("num_kv_heads", 0);
-  o.attention.head_dim = k.take<int64_t>("head_dim", 0);
-  o.attention.value_head_dim = k.take<int64_t>("value_head_dim", 0);
-  const bool bias = k.take("attention_bias", true);
-  o.attention.query_bias = k.take("query_bias", bias);
-  o.attention.key_bias = k.take("key_bias", bias);
-  o.attention.value_bias = k.take("value_bias", bias);
-  o.attention.out_bias = k.take("out_bias", true);
-  o.attention.scale = k.take<std::optional<double>>("scale", std::nullopt);
-  o.attention.dropout_p = k.take("attention_dropout_p", 0.0);
-  o.attention.qk_norm = k.take("qk_norm", false);
-  o.attention.qk_norm_eps = k.take("qk_norm_eps", 1e-6);
-  o.attention.zero_attn = k.take("zero_attn", false);
-  o.feed_forward.embed_dim = o.attention.embed_dim;
-  o.feed_forward.hidden_dim = k.take<int64_t>("hidden_dim", 4 * o.attention.embed_dim);
-  o.feed_forward.activation = activation_of(k.take<std::string>("activation", "gelu"));
-  o.feed_forward.gated = k.take("gated", false);
-  o.feed_forward.bias = k.take("ffn_bias", true);
-  o.feed_forward.dropout_p = k.take("ffn_dropout_p", 0.0);
-  o.norm.kind = norm_kind_of(k.take<std::string>("norm", "layer"));
-  o.norm.eps = k.take("norm_eps", 1e-5);
-  o.norm.bias = k.take("norm_bias", true);
-  o.norm_first = k.take("norm_first", false);
-  o.cross_attention = k.take("cross_attention", false);
-  o.dropout_p = k.take("dropout_p", 0.0);
-  return o;
-}
-
-nn::StackOptions stack_options(StackKeywords& k) {
-  nn::StackOptions o;
-  o.num_layers = k.take<int64_t>("num_layers", o.num_layers);
-  o.final_norm = k.take("final_norm", false);
-  o.layer = layer_options(k);
-  return o;
-}
 
 struct StackWords {
   nb::handle mask, memory_mask;
@@ -149,7 +72,7 @@ constexpr const char* kStartDoc =
     "embed_dim] are\ncomputed once, here; row b has memory_lengths[b] valid tokens, all by default. "
     "dtype: the memory's, or 'bfloat16'.";
 
-// What a layer's step needs beside the update.
+// Runs a layer on the next tokens of a state, with the state's memory if it holds one.
 Tensor layer_step(const nn::TransformerLayer& layer, const Tensor& x, nn::LayerCall call,
                   nn::DecodeState& state, const std::vector<int64_t>& counts) {
   if (!state.cross.empty()) {
@@ -193,22 +116,19 @@ void bind_layer(nb::module_& m) {
   nb::class_<nn::TransformerLayer> c(
       m, "TransformerLayer",
       "An encoder layer, a decoder layer (cross_attention=True), or a language model's.\n\n"
-      "Options   embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, scale (1/sqrt(head_dim)),\n"
-      "          attention_bias or query_bias, key_bias, value_bias; out_bias, attention_dropout_p, "
-      "qk_norm,\n"
-      "          qk_norm_eps, zero_attn, hidden_dim (4 * embed_dim), activation ('gelu'), gated, ffn_bias,\n"
-      "          ffn_dropout_p, norm ('layer', 'rms'), norm_eps, norm_bias, norm_first, cross_attention,\n"
-      "          dropout_p, rng\n"
+      "Options   query_bias, key_bias and value_bias are attention_bias unless given; hidden_dim is 4 * "
+      "embed_dim,\n"
+      "          scale 1 / sqrt(head_dim), head_dim embed_dim / num_heads; norm 'layer' or 'rms'\n"
       "Shapes    x [B, T, embed_dim] -> the same\n"
       "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; submodules by the same "
       "names");
-  c.def("__init__", [](nn::TransformerLayer* self, nb::kwargs words) {
-    StackKeywords k("TransformerLayer", words);
-    const nn::TransformerLayerOptions options = layer_options(k);
-    Rng& rng = k.rng();
-    k.finish();
-    new (self) nn::TransformerLayer(options, rng);
-  });
+  c.def(
+      "__init__",
+      [](nn::TransformerLayer* self, const nb::kwargs& words) {
+        const StackArguments given = layer_arguments("TransformerLayer", words);
+        new (self) nn::TransformerLayer(given.stack.layer, rng_or_default(given.rng));
+      },
+      nb::sig(layer_signature()));
   Attention<const nn::TransformerLayer&, nb::handle, nb::handle, nb::handle, AttentionCapture*,
             nn::DecodeState*, nb::handle>::
       bind(
@@ -254,26 +174,22 @@ void bind_layer(nb::module_& m) {
 }
 
 constexpr const char* kStackDoc =
-    "A stack of layers, then an optional norm.\n\nOptions   num_layers (6), final_norm, and those "
-    "of "
-    "TransformerLayer";
+    "A stack of layers, then an optional norm; options as those of TransformerLayer.";
 
 template <class Stack>
-nn::StackOptions constructed(const char* name, const nb::kwargs& words, Rng*& rng) {
-  StackKeywords k(name, words);
-  nn::StackOptions options = stack_options(k);
-  rng = &k.rng();
-  k.finish();
-  return options;
+void bind_constructor(nb::class_<Stack>& c, const char* name) {
+  c.def(
+      "__init__",
+      [name](Stack* self, const nb::kwargs& words) {
+        const StackArguments given = stack_arguments(name, words);
+        new (self) Stack(given.stack, rng_or_default(given.rng));
+      },
+      nb::sig(stack_signature()));
 }
 
-void bind_encoder_decoder(nb::module_& m) {
+void bind_encoder_stack(nb::module_& m) {
   nb::class_<nn::TransformerEncoder> encoder(m, "TransformerEncoder", kStackDoc);
-  encoder.def("__init__", [](nn::TransformerEncoder* self, nb::kwargs words) {
-    Rng* rng = nullptr;
-    const nn::StackOptions o = constructed<nn::TransformerEncoder>("TransformerEncoder", words, rng);
-    new (self) nn::TransformerEncoder(o, *rng);
-  });
+  bind_constructor(encoder, "TransformerEncoder");
   encoder.def(
       "__call__",
       [](const nn::TransformerEncoder& e, nb::handle x, nb::handle mask, Rng* rng, const RotaryTable* rotary,
@@ -299,13 +215,11 @@ void bind_encoder_decoder(nb::module_& m) {
   bind_parts(encoder, "layers", &nn::TransformerEncoder::layers);
   bind_part(encoder, "norm", &nn::TransformerEncoder::norm);
   bind_module(encoder, "TransformerEncoder");
+}
 
+void bind_decoder_stack(nb::module_& m) {
   nb::class_<nn::TransformerDecoder> decoder(m, "TransformerDecoder", kStackDoc);
-  decoder.def("__init__", [](nn::TransformerDecoder* self, nb::kwargs words) {
-    Rng* rng = nullptr;
-    const nn::StackOptions o = constructed<nn::TransformerDecoder>("TransformerDecoder", words, rng);
-    new (self) nn::TransformerDecoder(o, *rng);
-  });
+  bind_constructor(decoder, "TransformerDecoder");
   decoder.def(
       "__call__",
       [](const nn::TransformerDecoder& d, nb::handle x, nb::handle memory, nb::handle mask,
@@ -332,17 +246,17 @@ void bind_encoder_decoder(nb::module_& m) {
   bind_parts(decoder, "layers", &nn::TransformerDecoder::layers);
   bind_part(decoder, "norm", &nn::TransformerDecoder::norm);
   bind_module(decoder, "TransformerDecoder");
+}
 
+void bind_both_stacks(nb::module_& m) {
   nb::class_<nn::Transformer> both(m, "Transformer",
                                    "decoder(target, encoder(source)); options as two dicts.");
   both.def(
       "__init__",
       [](nn::Transformer* self, nb::dict encoder_words, nb::dict decoder_words, Rng* rng) {
-        StackKeywords e("Transformer encoder", encoder_words), d("Transformer decoder", decoder_words);
-        const nn::StackOptions first = stack_options(e);
-        const nn::StackOptions second = stack_options(d);
-        e.finish(), d.finish();
-        new (self) nn::Transformer(first, second, rng_or_default(rng));
+        const StackArguments first = stack_arguments("Transformer encoder", encoder_words);
+        const StackArguments second = stack_arguments("Transformer decoder", decoder_words);
+        new (self) nn::Transformer(first.stack, second.stack, rng_or_default(rng));
       },
       nb::kw_only(), "encoder"_a, "decoder"_a, "rng"_a = nb::none());
   both.def(
@@ -368,7 +282,9 @@ void bind_encoder_decoder(nb::module_& m) {
 
 void bind_stacks(nb::module_& m) {
   bind_layer(m);
-  bind_encoder_decoder(m);
+  bind_encoder_stack(m);
+  bind_decoder_stack(m);
+  bind_both_stacks(m);
 }
 
 }  // namespace multihead::python

@@ -82,7 +82,7 @@ Tokenizer train_characters(nb::handle texts, const std::string& unk) {
   return trained(texts, [&](auto views) { return Tokenizer::train_characters(views, options); });
 }
 
-// What 32 bits do not hold is no token.
+// Token ids have 32 bits; larger integers are refused.
 std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   std::vector<int32_t> tokens;
   for (const int64_t id : to_integers(ids, {who, "ids"})) {
@@ -91,7 +91,7 @@ std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   return tokens;
 }
 
-// Of what Python's json can write.
+// Converts by way of Python's json module, which refuses what JSON cannot hold.
 Json to_json(nb::handle value) {
   const nb::object text =
       nb::module_::import_("json").attr("dumps")(value, "ensure_ascii"_a = false, "allow_nan"_a = false);
@@ -164,9 +164,7 @@ std::string decode(const Tokenizer& tokenizer, nb::handle ids, bool skip_special
   return unlocked([&] { return tokenizer.decode(tokens, {skip_special, continued}); });
 }
 
-}  // namespace
-
-void bind_text(nb::module_& m) {
+void bind_encoding(nb::module_& m) {
   nb::class_<TextEncoding>(m, "Encoding", "What the ids of a text, or of two in one sequence, stand for.")
       .def_prop_ro("ids", [](const TextEncoding& e) { return e.encoding.ids; })
       .def_prop_ro("type_ids", [](const TextEncoding& e) { return e.encoding.type_ids; })
@@ -196,12 +194,12 @@ void bind_text(nb::module_& m) {
           },
           "1, and 0 for padding.")
       .def("__len__", [](const TextEncoding& e) { return e.encoding.ids.size(); });
-  nb::class_<Tokenizer>(
-      m, "Tokenizer",
-      "A tokenizer: characters, byte-level BPE, WordPiece or SentencePiece, stored as tokenizer.json.")
-      .def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
-                  "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
-                  "Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them.")
+}
+
+void bind_makers(nb::class_<Tokenizer>& c) {
+  c.def_static("train_bpe", &train_bpe, "texts"_a, nb::kw_only(), "vocab_size"_a = 4096,
+               "min_frequency"_a = 2, "eos"_a = "<|endoftext|>",
+               "Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them.")
       .def_static("train_wordpiece", &train_wordpiece, "texts"_a, nb::kw_only(), "vocab_size"_a = 30522,
                   "min_frequency"_a = 2, "lowercase"_a = true, "WordPiece as in BERT.")
       .def_static("train_unigram", &train_unigram, "texts"_a, nb::kw_only(), "vocab_size"_a = 8000,
@@ -217,8 +215,11 @@ void bind_text(nb::module_& m) {
       .def_static(
           "from_json", [](const std::string& json) { return Tokenizer::from_json(json); }, "json"_a)
       .def(
-          "save", [](const Tokenizer& t, const Path& path) { t.save(path); }, "path"_a)
-      .def("to_json", &Tokenizer::to_json)
+          "save", [](const Tokenizer& t, const Path& path) { t.save(path); }, "path"_a);
+}
+
+void bind_coding(nb::class_<Tokenizer>& c) {
+  c.def("to_json", &Tokenizer::to_json)
       .def(
           "encode",
           [](const Tokenizer& t, nb::handle text, bool parse_special, bool add_template, size_t max_length,
@@ -262,14 +263,16 @@ void bind_text(nb::module_& m) {
             const std::string bytes = decode(t, ids, skip_special, continued);
             return nb::bytes(bytes.data(), bytes.size());
           },
-          "ids"_a, nb::kw_only(), "skip_special"_a = false, "continued"_a = false)
-      .def("apply_chat_template", &apply_chat_template, "messages"_a, nb::kw_only(),
-           "add_generation_prompt"_a = false, "tokenize"_a = true, "chat_template"_a = nb::none(),
-           "variables"_a,
-           "The prompt of a conversation, a list of {\"role\": ..., \"content\": ...}, by the model's chat "
-           "template: token ids,\nor with tokenize=False the text. add_generation_prompt: up to where the "
-           "answer begins. chat_template: another one.\nOther keywords are variables of the template: tools "
-           "(a list of JSON schemas), documents, enable_thinking, ...")
+          "ids"_a, nb::kw_only(), "skip_special"_a = false, "continued"_a = false);
+}
+
+void bind_vocabulary(nb::class_<Tokenizer>& c) {
+  c.def("apply_chat_template", &apply_chat_template, "messages"_a, nb::kw_only(),
+        "add_generation_prompt"_a = false, "tokenize"_a = true, "chat_template"_a = nb::none(), "variables"_a,
+        "The prompt of a conversation, a list of {\"role\": ..., \"content\": ...}, by the model's chat "
+        "template: token ids,\nor with tokenize=False the text. add_generation_prompt: up to where the "
+        "answer begins. chat_template: another one.\nOther keywords are variables of the template: tools "
+        "(a list of JSON schemas), documents, enable_thinking, ...")
       .def_prop_ro("chat_template", &Tokenizer::chat_template,
                    "The source of the chat template; empty: none.")
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
@@ -292,6 +295,18 @@ void bind_text(nb::module_& m) {
         return std::string("Tokenizer(") + std::string(word_of(t.kind())) + ", " +
                std::to_string(t.vocab_size()) + " tokens)";
       });
+}
+
+}  // namespace
+
+void bind_text(nb::module_& m) {
+  bind_encoding(m);
+  nb::class_<Tokenizer> c(
+      m, "Tokenizer",
+      "A tokenizer: characters, byte-level BPE, WordPiece or SentencePiece, stored as tokenizer.json.");
+  bind_makers(c);
+  bind_coding(c);
+  bind_vocabulary(c);
   m.def(
       "token_labels",
       [](const Tokenizer& t, nb::handle ids) {

@@ -315,8 +315,6 @@ void bind_shapes(nb::class_<Tensor>& c) {
       "dtype"_a, "Converted copy, or this tensor if it already has the dtype. Differentiable.");
 }
 
-}  // namespace
-
 void bind_tracing(nb::module_& m) {
   m.def("is_recording", [] { return is_tracing || Tape::current() != nullptr; });
   m.def("has_tape", [] { return Tape::current() != nullptr; });
@@ -325,7 +323,96 @@ void bind_tracing(nb::module_& m) {
       "Whether a function is traced on this thread from now on; returns what was.");
 }
 
-void bind_tensor(nb::module_& m) {
+void bind_tapes(nb::module_& m) {
+  nb::class_<PyTape>(m, "Tape",
+                     "Records operations inside its with block, on this thread.\n\n    with Tape() as tape:\n"
+                     "        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
+      .def(nb::init<>())
+      .def("__enter__", &PyTape::enter, nb::rv_policy::reference)
+      .def("__exit__", [](PyTape& t, nb::args) { t.exit(); })
+      .def("__len__", [](const PyTape& t) { return t.get().size(); })
+      .def(
+          "backward",
+          [](PyTape& t, const Tensor& loss, nb::handle seed) {
+            const Tensor d = to_tensor_or_none(seed, {"backward", "seed"});
+            Tape& tape = t.get();
+            const Unlocked without;
+            tape.backward(loss, d);
+          },
+          "loss"_a, "seed"_a = nb::none(),
+          "Accumulates d(sum(seed * loss))/d(leaf) into leaf.grad of every leaf and clears the tape.");
+  nb::class_<PyNoTape>(m, "NoTape", "Disables recording on this thread inside its with block.")
+      .def(nb::init<>())
+      .def("__enter__",
+           [](nb::object self) {
+             nb::cast<PyNoTape&>(self).enter();
+             return self;
+           })
+      .def("__exit__", [](PyNoTape& t, nb::args) { t.exit(); });
+  nb::class_<PyAutocast>(
+      m, "autocast",
+      "Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: "
+      "linear, matmul and attention in bf16 (dtype \"float32\": off), norms, softmax and losses in "
+      "f32. Weights and gradients stay f32.")
+      .def(
+          "__init__", [](PyAutocast* self, nb::handle dtype) { new (self) PyAutocast(to_dtype(dtype)); },
+          "dtype"_a = "bfloat16")
+      .def("__enter__",
+           [](nb::object self) {
+             nb::cast<PyAutocast&>(self).enter();
+             return self;
+           })
+      .def("__exit__", [](PyAutocast& t, nb::args) { t.exit(); });
+}
+
+void bind_makers(nb::module_& m) {
+  m.def(
+      "tensor",
+      [](nb::handle data, nb::handle dtype, bool requires_grad) {
+        Tensor t = to_tensor(data, {"tensor", "data"}).detach();
+        if (is_read_only(data)) t = t.clone();  // a Tensor can be written to
+        if (!dtype.is_none()) t = t.to(to_dtype(dtype));
+        if (requires_grad) t.set_requires_grad();
+        return t;
+      },
+      "data"_a.none(), nb::kw_only(), "dtype"_a = nb::none(), "requires_grad"_a = false,
+      "A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; "
+      "a\n"
+      "copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.");
+  m.def(
+      "zeros",
+      [](nb::handle s, nb::handle d) {
+        return Tensor::zeros(to_shape(s, {"zeros", "shape"}), to_dtype(d));
+      },
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
+  m.def(
+      "ones",
+      [](nb::handle s, nb::handle d) {
+        return Tensor::ones(to_shape(s, {"ones", "shape"}), to_dtype(d));
+      },
+      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
+
+  nb::class_<Rng>(m, "Rng", "Counter-based random numbers (Philox): a seed and the number of streams drawn.")
+      .def(nb::init<uint64_t, uint64_t>(), "seed"_a, "drawn"_a = 0)
+      .def_prop_ro("seed", &Rng::seed)
+      .def_prop_ro("drawn", &Rng::drawn)
+      .def("__repr__",
+           [](const Rng& r) { return concat("Rng(seed=", r.seed(), ", drawn=", r.drawn(), ")"); });
+  m.def(
+      "rand",
+      [](nb::handle s, Rng& rng, nb::handle d) {
+        return rand(to_shape(s, {"rand", "shape"}), rng, to_dtype(d));
+      },
+      "shape"_a, "rng"_a, "dtype"_a = "float32", "Uniform numbers in [0, 1).");
+  m.def(
+      "randn",
+      [](nb::handle s, Rng& rng, nb::handle d) {
+        return randn(to_shape(s, {"randn", "shape"}), rng, to_dtype(d));
+      },
+      "shape"_a, "rng"_a, "dtype"_a = "float32", "Normal numbers.");
+}
+
+void bind_tensor_class(nb::module_& m) {
   bind_tracing(m);
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                                 {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
@@ -377,91 +464,14 @@ void bind_tensor(nb::module_& m) {
   bind_operators(c);
   bind_gradients(c);
   bind_shapes(c);
+}
 
-  m.def(
-      "tensor",
-      [](nb::handle data, nb::handle dtype, bool requires_grad) {
-        Tensor t = to_tensor(data, {"tensor", "data"}).detach();
-        if (is_read_only(data)) t = t.clone();  // a Tensor can be written to
-        if (!dtype.is_none()) t = t.to(to_dtype(dtype));
-        if (requires_grad) t.set_requires_grad();
-        return t;
-      },
-      "data"_a.none(), nb::kw_only(), "dtype"_a = nb::none(), "requires_grad"_a = false,
-      "A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; "
-      "a\n"
-      "copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.");
-  m.def(
-      "zeros",
-      [](nb::handle s, nb::handle d) {
-        return Tensor::zeros(to_shape(s, {"zeros", "shape"}), to_dtype(d));
-      },
-      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
-  m.def(
-      "ones",
-      [](nb::handle s, nb::handle d) {
-        return Tensor::ones(to_shape(s, {"ones", "shape"}), to_dtype(d));
-      },
-      "shape"_a, "dtype"_a = "float32", "A new Tensor filled with one number.");
+}  // namespace
 
-  nb::class_<Rng>(m, "Rng", "Counter-based random numbers (Philox): a seed and the number of streams drawn.")
-      .def(nb::init<uint64_t, uint64_t>(), "seed"_a, "drawn"_a = 0)
-      .def_prop_ro("seed", &Rng::seed)
-      .def_prop_ro("drawn", &Rng::drawn)
-      .def("__repr__",
-           [](const Rng& r) { return concat("Rng(seed=", r.seed(), ", drawn=", r.drawn(), ")"); });
-  m.def(
-      "rand",
-      [](nb::handle s, Rng& rng, nb::handle d) {
-        return rand(to_shape(s, {"rand", "shape"}), rng, to_dtype(d));
-      },
-      "shape"_a, "rng"_a, "dtype"_a = "float32", "Uniform numbers in [0, 1).");
-  m.def(
-      "randn",
-      [](nb::handle s, Rng& rng, nb::handle d) {
-        return randn(to_shape(s, {"randn", "shape"}), rng, to_dtype(d));
-      },
-      "shape"_a, "rng"_a, "dtype"_a = "float32", "Normal numbers.");
-
-  nb::class_<PyTape>(m, "Tape",
-                     "Records operations inside its with block, on this thread.\n\n    with Tape() as tape:\n"
-                     "        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
-      .def(nb::init<>())
-      .def("__enter__", &PyTape::enter, nb::rv_policy::reference)
-      .def("__exit__", [](PyTape& t, nb::args) { t.exit(); })
-      .def("__len__", [](const PyTape& t) { return t.get().size(); })
-      .def(
-          "backward",
-          [](PyTape& t, const Tensor& loss, nb::handle seed) {
-            const Tensor d = to_tensor_or_none(seed, {"backward", "seed"});
-            Tape& tape = t.get();
-            const Unlocked without;
-            tape.backward(loss, d);
-          },
-          "loss"_a, "seed"_a = nb::none(),
-          "Accumulates d(sum(seed * loss))/d(leaf) into leaf.grad of every leaf and clears the tape.");
-  nb::class_<PyNoTape>(m, "NoTape", "Disables recording on this thread inside its with block.")
-      .def(nb::init<>())
-      .def("__enter__",
-           [](nb::object self) {
-             nb::cast<PyNoTape&>(self).enter();
-             return self;
-           })
-      .def("__exit__", [](PyNoTape& t, nb::args) { t.exit(); });
-  nb::class_<PyAutocast>(
-      m, "autocast",
-      "Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: "
-      "linear, matmul and attention in bf16 (dtype \"float32\": off), norms, softmax and losses in "
-      "f32. Weights and gradients stay f32.")
-      .def(
-          "__init__", [](PyAutocast* self, nb::handle dtype) { new (self) PyAutocast(to_dtype(dtype)); },
-          "dtype"_a = "bfloat16")
-      .def("__enter__",
-           [](nb::object self) {
-             nb::cast<PyAutocast&>(self).enter();
-             return self;
-           })
-      .def("__exit__", [](PyAutocast& t, nb::args) { t.exit(); });
+void bind_tensor(nb::module_& m) {
+  bind_tensor_class(m);
+  bind_makers(m);
+  bind_tapes(m);
 }
 
 }  // namespace multihead::python
