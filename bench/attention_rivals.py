@@ -303,7 +303,7 @@ class Torch(Contender):
         return self.scopes.get(variant, contextlib.nullcontext)()
 
     def output(self, result):
-        """Of batch 0 and key head 0."""
+        """The results of batch 0 and key head 0."""
         group = self.shape["heads"] // self.shape["kv_heads"]
         parts = result if isinstance(result, tuple) else (result,)
         return [p.detach()[:1, : group if i < 2 else 1].float().numpy() for i, p in enumerate(parts[:4])]

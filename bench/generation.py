@@ -128,7 +128,7 @@ def make_model(shape, folder):
 
 
 def load(name, folder, work, threads):
-    """What answers a batch's size with its tokens per second."""
+    """A function from the size of a batch to its tokens per second."""
     generate = PROGRAMS[name](folder, work, threads)
 
     def seconds(batch, new):

@@ -99,7 +99,7 @@ WAYS = ("prompt", "one", "eight")
 
 
 def load(name, path, threads):
-    """What answers each question: a way with its tokens per second, "memory" with the peak in MB."""
+    """A function that answers each question: a way with its tokens per second, "memory" with the peak in MB."""
     ways = PROGRAMS[name](path, threads)
     for run in ways.values():
         run()

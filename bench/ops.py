@@ -27,7 +27,7 @@ TORCH = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16
 
 
 class Op:
-    """What both do with `operands`: kinds of tensors, by letter.
+    """One operation of both libraries on `operands`: kinds of tensors, by letter.
 
     x, y: [batch, rows, columns]; w, b: [columns]; m: bool like x; s: a square matrix [columns, columns]; t: targets."""
 

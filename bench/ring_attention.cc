@@ -41,7 +41,7 @@ mh::Tensor numbers(const Sizes& s, const mh::SequenceShards& shards, int rank, i
   return x;
 }
 
-// Of the whole: checksums of 256 rows of a head each, in the order of heads and rows.
+// Checksum of the whole sequence: of the checksums of 256 rows of a head each, by heads, then rows.
 uint64_t checksum_of_whole(mh::distributed::Group& group, const mh::SequenceShards& shards,
                            const mh::Tensor& x) {
   const int64_t heads = x.size(1), blocks = (shards.length() + 255) / 256;

@@ -79,7 +79,7 @@ class Simulation {
     gap();
   }
 
-  // What lies between two regions.
+  // Records the time between two regions.
   void gap() {
     if (gaps_.size() <= next_) gaps_.resize(next_ + 1, 1e30);
     gaps_[next_] = std::min(gaps_[next_], seconds() - last_);

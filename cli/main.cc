@@ -29,7 +29,7 @@ namespace {
 int complain(const char* what, int code) {
   std::string line = what;  // may repeat what stands in a file, or on the command line
   if (const auto launch = distributed::launch(); launch && launch->rank > 0) {
-    // What is wrong everywhere, the first rank says, and ends the job meanwhile.
+    // The first rank reports an error that all ranks share, and ends the job meanwhile.
     std::this_thread::sleep_for(std::chrono::seconds(1));
     line = concat("rank ", launch->rank, ": ", line);
   }
@@ -63,7 +63,7 @@ bool is_group(const Verbs& verbs, const std::string& word) {
   return std::any_of(verbs.begin(), verbs.end(), [&](auto& v) { return v->name.starts_with(word + " "); });
 }
 
-// Of a group (`train`) only its own verbs are offered.
+// A mistyped verb of a group (`train`) gets suggestions from that group only.
 [[noreturn]] void refuse(const Verbs& verbs, const std::vector<std::string>& arguments) {
   const std::string given = arguments[0] + (arguments.size() > 1 ? " " + arguments[1] : "");
   const bool group = is_group(verbs, arguments[0]);
@@ -97,7 +97,7 @@ void choose_precision(const CommonOptions& common) {
                       " has no effect: this CPU has no AMX tiles"));
 }
 
-// Makes the threads now, so that a shortage is said before the work and not behind it.
+// Starts the threads now, so that a failure is reported before any work.
 void start_threads(const CommonOptions& common) {
   parallel_for(num_threads(), [](int64_t, int) {});
   if (missing_threads() == 0) return;

@@ -40,7 +40,7 @@ bool holds_words(std::string_view name, std::string_view typed) {
   return true;
 }
 
-// What the command line and --config say, by the flags' places in their list. The flags convert the texts.
+// The values given on the command line and in --config, as text, by the flags' places in their list.
 class Given {
  public:
   Given(const std::string& verb, const Flags& flags)

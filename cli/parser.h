@@ -26,7 +26,7 @@ std::string help_text(const Verbs& verbs, const std::string& group = "");
 /// that contains all its words counts as near. Empty if none is near.
 std::string suggestion(std::string_view typed, const std::vector<std::string>& names);
 
-/// What every verb understands besides its own flags.
+/// The flags that every verb has besides its own.
 Flags common_flags(CommonOptions& common);
 
 }  // namespace multihead::cli

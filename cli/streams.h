@@ -23,7 +23,7 @@ void put_output(std::string_view text);
 /// A line of JSON, or lines indented by `indent`.
 void put_json(const Json& json, int indent = 2);
 
-/// What a model wrote as one line: valid UTF-8, spaces for line breaks.
+/// A model's text as one line: valid UTF-8, spaces for line breaks.
 std::string one_line(std::string_view text);
 
 }  // namespace multihead::cli

@@ -1,4 +1,4 @@
-// What the numbered examples share: stored PyTorch values, and checks that print themselves.
+// Helpers of the numbered examples: stored PyTorch values, and checks that print themselves.
 #pragma once
 
 #include <algorithm>

@@ -33,7 +33,7 @@ SHAPES = {
 
 
 def digest(*tensors):
-    """Of the tensors' bytes; bf16 and f16 are widened first, which loses nothing."""
+    """A checksum of the tensors' bytes; bf16 and f16 are widened first, which loses nothing."""
     found = []
     for t in tensors:
         if t is None:

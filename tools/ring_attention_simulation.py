@@ -122,7 +122,7 @@ def visits(path, messages, rank):
 
 
 def program(stops):
-    """What relay() does on a rank: yields seconds to compute, or messages to wait for."""
+    """Mimics relay() on a rank: yields seconds to compute, or messages to wait for."""
 
     def start(stop):
         message, onward, _ = stop
@@ -217,7 +217,7 @@ def simulate(a, machines):
 
 
 def operations(a):
-    """Of all ranks, forward and backward: 9 products, where one rank alone makes 7."""
+    """Counts all ranks, forward and backward: 9 products, where one rank alone makes 7."""
     return 2 * 9 * a.length**2 / (2 if a.causal else 1) * a.heads * a.head_dim
 
 

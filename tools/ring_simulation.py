@@ -131,7 +131,7 @@ def gather_time(part_bytes, ranks, machine, clocks):
 
 
 def step_seconds(weights, shard_seconds, shards, ranks, machine, optimizer=28.0):
-    """Of one optimiser step. shard_seconds: forward and backward of one shard on a rank with a whole core."""
+    """The time of one optimiser step. shard_seconds: forward and backward of one shard on a rank with a whole core."""
     own = [shards * (r + 1) // ranks - shards * r // ranks for r in range(ranks)]
     # Each shard but the first is added to the sum before it. A backward is two thirds of a shard.
     add = 3 * 4 * weights / machine.memory

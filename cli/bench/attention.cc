@@ -211,7 +211,7 @@ class BenchAttention : public Verb {
     return row;
   }
 
-  // Of every round: seconds a call, and what the machine reached beside them.
+  // Seconds per call in every round, and the peak rates measured next to them.
   struct Rounds {
     std::vector<double> times, peaks, reads;
   };

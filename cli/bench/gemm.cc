@@ -95,7 +95,7 @@ class BenchGemm : public Verb {
                report.at("tiles").as_bool() ? "AMX tiles" : "no tiles");
   }
 
-  // What multiplies numbers of the type, in GFLOP/s of one thread right now.
+  // One thread's present peak for products of this dtype, in GFLOP/s.
   double peak() const {
     const bool fast = dtype_ == "bf16" && (kernels::bf16_tiles() || kernels::bf16_dots());
     return fast ? kernels::bf16_gflops(1e-3) : kernels::fma_gflops(1e-3);

@@ -1,4 +1,4 @@
-// What `bench attention` measures: a shape, its options and a direction, as text and as numbers.
+// The cases that `bench attention` measures: a shape, its options and a direction, as text and as numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the verbs under `bench` share: a clock, the median, the rates of all threads.
+// Helpers of the verbs under `bench`: a clock, the median, the rates of all threads.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@
 namespace multihead::cli {
 namespace {
 
-// Of all threads; other programs on the machine do not count.
+// CPU time of all threads; other programs on the machine do not count.
 double cpu_seconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);

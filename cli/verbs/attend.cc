@@ -128,7 +128,7 @@ class Attend : public Verb {
                       selection_.of(std::max(c.encoder_layers, c.decoder_layers), c.num_heads, 0));
   }
 
-  // What is chosen is chosen in both.
+  // A selection applies to both runs, which must then have the same heads.
   static void check_same_heads(const look::AttentionPage& page) {
     const auto &a = page.runs[0].views, &b = page.runs[1].views;
     bool same = a.size() == b.size();

@@ -105,7 +105,7 @@ class Conversation {
     }
   }
 
-  // What the state holds already is not read again.
+  // Reads the part of the prompt that the state does not hold yet.
   Tensor read(const std::vector<int32_t>& prompt) {
     const auto differ = std::mismatch(held_.begin(), held_.end(), prompt.begin(), prompt.end() - 1);
     const auto same = differ.first - held_.begin();
@@ -122,7 +122,7 @@ class Conversation {
     return logits;
   }
 
-  // What an earlier conversation has of the prompt, if that is more than this one.
+  // Takes over an earlier conversation's state if it shares a longer beginning with the prompt.
   void recall(const std::vector<int32_t>& prompt) {
     const int64_t length = folder_->recall(prompt, std::ssize(held_), state_, 0);
     if (length > 0) held_.assign(prompt.begin(), prompt.begin() + length);

@@ -34,7 +34,7 @@ std::vector<int64_t> best_of(std::span<const float> values, int64_t count) {
   return order;
 }
 
-// What classify and rerank have in common.
+// The base of classify and rerank.
 struct ClassifyFlags {
   std::string folder, data;
   embed::ClassifyOptions options;

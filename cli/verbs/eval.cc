@@ -17,7 +17,7 @@
 namespace multihead::cli {
 namespace {
 
-// Of a translator.
+// The options for a translator.
 struct PairOptions {
   bool bleu = false, chrf = false;
   BeamOptions search;  // the model folder's defaults, overridden by flags

@@ -111,7 +111,7 @@ class Info : public Verb {
             computed};
   }
 
-  // Of an encoder, which has no cache.
+  // The facts of an encoder, which has no cache.
   template <class Encoder>
   static Facts facts_of(Encoder model) {
     return {models::config_to_json(model.config()), nn::parameter_count(model), 0, {}, {}};

@@ -18,7 +18,8 @@ struct Selection {
   look::Look of(int64_t layers_of_model, int64_t heads_of_model, int64_t tokens) const;
 };
 
-/// What is selected of a run, with changes, and with measures if they cost less than so many operations.
+/// Runs the model with `changes` and records the selection, and measures if they cost less than `most_cost`
+/// operations.
 /// Throws UsageError.
 look::AttentionRun look_at(const LoadedModel& loaded, const std::string& text, const Selection& selection,
                            double most_cost, const look::Look& changes = {});

@@ -207,7 +207,7 @@ class Prune : public Verb {
     if (keep_heads_ < 1) choose(parts, keep_heads_, group);
   }
 
-  // Of `count` sequences; none without --data.
+  // The importance of heads over `count` sequences; empty without --data.
   template <class Loss>
   models::Importance measured(int64_t count, bool quiet, Loss loss) const {
     models::Importance importance;

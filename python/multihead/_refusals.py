@@ -1,4 +1,4 @@
-"""Which argument of a call does not fit, from the text that lists all signatures."""
+"""Finds the argument of a call that does not fit, from the text that lists all signatures."""
 
 import ast
 import difflib

@@ -6,7 +6,7 @@ subclass: one that overrides a method is refused when it is defined.
 
 from . import _core
 
-# What only Python calls, whoever made it: an override is used.
+# Classes whose methods only Python calls: overrides are used.
 _FREE = {"Linear", "Embedding", "Norm", "FeedForward", "MultiHeadAttention", "TransformerLayer", "TransformerEncoder",
          "TransformerDecoder", "Transformer", "RelativeBias", "SinusoidalPositionalEncoding", "Optimizer", "SGD",
          "Adam", "AdamW", "Tensor"}  # fmt: skip

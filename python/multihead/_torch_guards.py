@@ -1,4 +1,4 @@
-"""Which PyTorch tensors a kernel may read: plain dense CPU tensors, outside tracing and transforms.
+"""Says which PyTorch tensors a kernel may read: plain dense CPU tensors, outside tracing and transforms.
 
 A kernel sees an address, sizes and strides. Anything else about a tensor is in its type (subclasses), its dispatch keys
 (a negative bit, a vmap axis, no memory at all …) or its tangent; anything else about an operation, in the thread's state.

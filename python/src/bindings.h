@@ -1,4 +1,4 @@
-// What each unit adds to the extension module.
+// Each function adds one unit to the extension module.
 #pragma once
 
 #include <nanobind/nanobind.h>

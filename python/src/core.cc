@@ -36,8 +36,8 @@ nb::object make_exception(nb::module_& m, const char* name, const char* doc, PyO
   return type;
 }
 
-// What files and arguments are called may be no UTF-8, which Python would not take, and may be meant for a
-// terminal.
+// Names of files and arguments may not be UTF-8, which Python would refuse, and may hold control characters
+// for a terminal.
 void raise(PyObject* type, const std::exception& error) {
   PyErr_SetString(type, printable(error.what()).c_str());
 }
@@ -70,8 +70,8 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 void bind_core(nb::module_& m) {
-  // What is made on first use is made here, where no other thread can fork: a fork in the middle would leave
-  // its guard taken in the child for ever.
+  // Creates the lazily made objects here, where no other thread can fork: a fork while one is being made
+  // would leave its guard locked in the child for ever.
   Tensor::zeros({1}).set_requires_grad(true).grad();  // the storage, the pool, the gradients' locks
   kernels::bf16_dots();
   kernels::int8_dots();

@@ -1,4 +1,4 @@
-// What nanobind says of arguments that fit no overload, in the words of the rest of the library.
+// Rewrites nanobind's error about arguments that fit no overload in the library's words.
 #include <nanobind/nanobind.h>
 
 #include <string_view>

@@ -151,7 +151,7 @@ def test_capture_and_view(rng):
 
 
 def gradients(loss, *arrays):
-    """Those of loss(*leaves) by the tape and by differences."""
+    """The gradients of loss(*leaves) by the tape and by differences."""
     leaves = [mh.tensor(x, requires_grad=True) for x in arrays]
     with mh.Tape() as tape:
         tape.backward(loss(*leaves))

@@ -127,7 +127,7 @@ prompts, next_tokens = np.arange(6).reshape(2, 3), np.arange(2).reshape(2, 1)
 slopes, heads, length = np.ones(8, "f4"), 8, 300
 """,
 }
-# What only one block of a page needs, by a name in it.
+# Code to run before a block that contains this text.
 BLOCK_NEEDS = {
     "attention.decode(": """
 decoder = mh.nn.TransformerDecoder(num_layers=1, embed_dim=8, num_heads=2, hidden_dim=16)

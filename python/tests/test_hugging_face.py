@@ -1,4 +1,4 @@
-"""What the demo trains, read by Hugging Face's libraries: the same ids, the same logits."""
+"""Hugging Face's libraries read the model that the demo trains: same ids, same logits."""
 
 import os
 

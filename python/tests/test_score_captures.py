@@ -1,4 +1,4 @@
-"""What a score function reads, by every way to reach it: the right value and gradient, or a refusal."""
+"""A score function reads a tensor by every way to reach it: right value and gradient, or a refusal."""
 
 import functools
 import os
@@ -109,7 +109,7 @@ def reference(values):
 
 
 def gradient(values):
-    """Of the sum of squares, by central differences."""
+    """The gradient of the sum of squares, by central differences."""
     steps = np.eye(2) * 1e-6
     return np.array([(np.sum(reference(values + e) ** 2) - np.sum(reference(values - e) ** 2)) / 2e-6 for e in steps])
 

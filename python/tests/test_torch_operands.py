@@ -1,4 +1,4 @@
-"""What a backward of multihead.torch reads again is what the forward read, and numbers are numbers."""
+"""A backward of multihead.torch reads the operands that the forward read, and scalars must be plain numbers."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""What every corpus tool shares: fetching a Debian package without root, writing files and the manifest.
+"""Helpers of the corpus tools: fetching a Debian package without root, writing files and the manifest.
 
 Standard library only, Python 3.11. Each tool writes its text and a manifest.json that says which package and
 version the text came from, under which licence, with counts and checksums.

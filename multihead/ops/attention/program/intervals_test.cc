@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -90,6 +91,21 @@ TEST(IntervalsTest, BlocksOfAMaskAreClassifiedExactly) {
   const Tensor classes = program.block_classes({.batch = 2, .head = 3, .queries = 8, .keys = 8}, 4, 4);
   EXPECT_EQ(classes.shape(), Shape({1, 1, 2, 2}));
   EXPECT_EQ(classes.to_vector<int32_t>(), (std::vector<int32_t>{2, 0, 1, 2}));
+}
+
+TEST(IntervalsTest, PlacesAreThoseOfTheTile) {
+  for (const char* name : {"batch", "head", "query", "row", "key"}) {
+    std::vector<double> tile(70 * 9);
+    const ScoreProgram program({{.op = parse_op(name)}, {.op = Op::to_f, .a = 0}}, {});
+    program.apply<double>({tile.data(), 70, 2, 3, 64, 70, 16, 9}, 5, nullptr);
+    for (int k = 0; k < 9; ++k) {
+      for (int q = 0; q < 70; ++q) {
+        const std::map<std::string, int> expected = {
+            {"batch", 2}, {"head", 3}, {"query", 69 + q}, {"row", 64 + q}, {"key", 16 + k}};
+        ASSERT_EQ(tile[static_cast<size_t>(k * 70 + q)], expected.at(name)) << name;
+      }
+    }
+  }
 }
 
 }  // namespace

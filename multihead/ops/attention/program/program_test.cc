@@ -351,21 +351,6 @@ TEST(ProgramTest, OperationsOnIntegersEqualPlainLoops) {
   }
 }
 
-TEST(ProgramTest, PlacesAreThoseOfTheTile) {
-  for (const char* name : {"batch", "head", "query", "row", "key"}) {
-    std::vector<double> tile(70 * 9);
-    const ScoreProgram program({{.op = parse_op(name)}, {.op = Op::to_f, .a = 0}}, {});
-    program.apply<double>({tile.data(), 70, 2, 3, 64, 70, 16, 9}, 5, nullptr);
-    for (int k = 0; k < 9; ++k) {
-      for (int q = 0; q < 70; ++q) {
-        const std::map<std::string, int> expected = {
-            {"batch", 2}, {"head", 3}, {"query", 69 + q}, {"row", 64 + q}, {"key", 16 + k}};
-        ASSERT_EQ(tile[static_cast<size_t>(k * 70 + q)], expected.at(name)) << name;
-      }
-    }
-  }
-}
-
 int fault_of(std::vector<Instruction> code, std::vector<Tensor> tables = {}) {
   code.push_back({.op = Op::to_f, .a = static_cast<int32_t>(code.size()) - 1});
   const ScoreProgram program(std::move(code), std::move(tables));
