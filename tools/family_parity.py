@@ -106,6 +106,13 @@ def phi(r):
         intermediate_size=pick(r, 31, 45), num_hidden_layers=pick(r, 1, 2), max_position_embeddings=64, initializer_range=0.25), "decoder")
 
 
+def gptj(r):
+    heads, head = sizes(r, even=True)
+    return Case(pick(r, tf.GPTJForCausalLM, tf.GPTJModel), tf.GPTJConfig(
+        **decoder_ids(), n_embd=heads * head, n_head=heads, n_layer=pick(r, 1, 2, 3), n_positions=64, n_inner=pick(r, None, 27),
+        rotary_dim=pick(r, 4, 6, 8), initializer_range=0.25, activation_function=pick(r, "gelu_new", "relu")), "decoder")
+
+
 def gemma_layers(config, model, base):
     def make(r):
         heads, head = sizes(r, (2, 4), even=True)
@@ -156,6 +163,21 @@ def modernbert(r):
         num_hidden_layers=pick(r, 2, 4), max_position_embeddings=70, initializer_range=0.25, local_attention=pick(r, 4, 8),
         global_attn_every_n_layers=pick(r, 1, 2, 3), num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
         sep_token_id=2, classifier_pooling=pick(r, "cls", "mean")), "encoder")
+
+
+def like_bert_rotated(config, stem, **choices):
+    """Heads of an even size."""
+    def make(r):
+        heads, head = sizes(r, even=True)
+        suffix = pick(r, "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+        values = dict(vocab_size=VOCABULARY, hidden_size=heads * head, num_attention_heads=heads, intermediate_size=pick(r, 31, 45),
+                      num_hidden_layers=pick(r, 1, 2, 3), max_position_embeddings=70, initializer_range=0.25, num_labels=pick(r, 2, 3),
+                      rope_parameters=pick(r, *SCALINGS[:2]))
+        for key, options in choices.items():
+            values[key] = pick(r, *options)
+        return Case(getattr(tf, stem + suffix), config(**values), "encoder")
+
+    return make
 
 
 def t5_encoder(config, stem):
@@ -220,6 +242,12 @@ FAMILIES = {
     "gemma": like_llama(tf.GemmaConfig, tf.GemmaForCausalLM, tf.GemmaModel, head_dim=(6, 10)),
     "gemma2": gemma_layers(tf.Gemma2Config, tf.Gemma2ForCausalLM, tf.Gemma2Model),
     "gemma3_text": gemma_layers(tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, tf.Gemma3TextModel),
+    "gptj": gptj,
+    "stablelm": like_llama(tf.StableLmConfig, tf.StableLmForCausalLM, tf.StableLmModel, use_qkv_bias=(True, False),
+                           use_parallel_residual=(True, False), rope_parameters=(
+                               {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}, SCALINGS[1])),
+    "starcoder2": like_llama(tf.Starcoder2Config, tf.Starcoder2ForCausalLM, tf.Starcoder2Model, use_bias=(True, False),
+                             sliding_window=(None, 4), hidden_act=("gelu_pytorch_tanh", "relu")),
     "bert": like_bert(tf.BertConfig, "Bert", hidden_act=("gelu", "relu")),
     "roberta": like_bert(tf.RobertaConfig, "Roberta", type_vocab_size=(1, 2)),
     "xlm-roberta": like_bert(tf.XLMRobertaConfig, "XLMRoberta", type_vocab_size=(1, 2)),
@@ -229,6 +257,8 @@ FAMILIES = {
     "electra": like_bert(tf.ElectraConfig, "Electra", embedding_size=(9, 14)),
     "modernbert": modernbert,
     "albert": like_bert(tf.AlbertConfig, "Albert", embedding_size=(9, 13)),
+    "nomic_bert": like_bert_rotated(tf.NomicBertConfig, "NomicBert", hidden_act=("silu", "gelu")),
+    "gte": like_bert_rotated(tf.GteConfig, "Gte", hidden_act=("gelu", "silu"), type_vocab_size=(0, 1, 2)),
     "t5 encoder": t5_encoder(tf.T5Config, "T5"),
     "vit": vit,
     "marian": like_bart(tf.MarianConfig, tf.MarianMTModel),

@@ -26,8 +26,10 @@ nn::NormOptions norm_of(const EncoderConfig& c) {
 }
 
 nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
-  nn::TransformerLayerOptions o = layer_options(c, {c.bias, c.bias, c.bias});
+  const bool bias = c.bias && c.layer_bias;
+  nn::TransformerLayerOptions o = layer_options(c, {.qkv = bias, .out = bias, .ffn = bias});
   o.norm.bias = c.bias;
+  o.feed_forward.in_bias = c.ffn_in_bias;
   return o;
 }
 
@@ -77,6 +79,7 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"relative_buckets", &C::relative_buckets, later, kBuckets},
       {"relative_distance", &C::relative_distance, later, kBuckets},
       {"rotary_base", &C::rotary_base, later, kNotNegative},
+      {"rotary_factor", &C::rotary_factor, later, kPositive},
       {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
       {"window", &C::window, later, kSizeOrNone},
       {"global_every", &C::global_every, later, kSizeOrNone},
@@ -86,6 +89,8 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"scale_scores", &C::scale_scores, later},
       {"gated", &C::gated, later},
       {"bias", &C::bias, later},
+      {"layer_bias", &C::layer_bias, later},
+      {"ffn_in_bias", &C::ffn_in_bias, later},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"activation", &C::activation, always},
       {"pooler", &C::pooler, always},
@@ -224,8 +229,10 @@ Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) 
   const bool rotates = c.rotary_base > 0 || c.local_rotary_base > 0;
   const Tensor places = rotates ? rows.places() : Tensor();
   const auto angles = [&](double base) {
-    const RotaryTable table = rotary_table(rows.longest(), {0}, rotary_frequencies(head_dim(c), base));
-    return rotary_at(table, places);
+    RotaryScaling scaling;
+    if (c.rotary_factor != 1) scaling = {.kind = RotaryScaling::Kind::linear, .factor = c.rotary_factor};
+    const std::vector<double> frequencies = rotary_frequencies(head_dim(c), base, scaling);
+    return rotary_at(rotary_table(rows.longest(), {0}, frequencies), places);
   };
   if (c.rotary_base > 0) global = angles(c.rotary_base);
   if (c.local_rotary_base > 0) local = angles(c.local_rotary_base);

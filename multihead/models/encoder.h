@@ -58,6 +58,7 @@ struct EncoderConfig {
   int64_t relative_buckets = 0;     ///< of distances, each with a bias of the scores (MPNet); 0: none
   int64_t relative_distance = 128;  ///< from which on all are in the last bucket
   double rotary_base = 0;           ///< of rotary positions in place of learned ones (ModernBERT); 0: learned
+  double rotary_factor = 1;         ///< divides rotary positions (GTE)
   double local_rotary_base = 0;     ///< of the layers with a window; 0: the same
   int64_t window = 0;               ///< tokens on either side that a layer sees; 0: all
   int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
@@ -68,7 +69,9 @@ struct EncoderConfig {
   bool norm_first = false;
   bool scale_scores = true;  ///< scores / sqrt(head_dim)
   bool gated = false;        ///< feed-forward layers
-  bool bias = true;          ///< of the layers, norms and the heads' dense layer
+  bool bias = true;          ///< of the layers, norms and the heads' dense layer …
+  bool layer_bias = true;    ///< … but not of the layers' projections if this is false (Nomic BERT) …
+  bool ffn_in_bias = true;   ///< … nor of the first of the feed-forward layers if this is (GTE)
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu;
   bool pooler = true;  ///< a dense layer and an activation on the first token

@@ -25,14 +25,18 @@ const Tensor* parameter_named(const std::vector<nn::NamedTensor>& parameters, co
   return nullptr;
 }
 
-// The rows of one part in the order of the file: a view, transposed where the file is. Interleaved heads have
-// axes of their own, which the file has not.
+// The rows of one part in the order of the file: a view, transposed where the file is. Interleaved heads and
+// swapped halves have axes of their own, which the file has not.
 Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, const WeightRule& rule) {
   Shape shape = parameter.shape(), strides = parameter.strides();
   if (rule.interleaved_heads > 0) {
     const int64_t heads = rule.interleaved_heads, dim = shape[0] / (3 * heads), row = strides[0];
     const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
     return parameter.as_strided({heads, 3, dim, columns}, {dim * row, heads * dim * row, row, 1});
+  }
+  if (rule.swapped_halves) {
+    const int64_t half = shape[0] / 2, columns = shape.rank() == 2 ? shape[1] : 1;
+    return parameter.as_strided({2, half, columns}, {-half * strides[0], strides[0], 1}, half * strides[0]);
   }
   if (rule.as_row) return parameter.as_strided({1, shape[0]}, {shape[0] * strides[0], strides[0]});
   if (rows > 0) shape[0] = rows;
@@ -45,7 +49,7 @@ Tensor stored_view(const Tensor& parameter, int64_t first_row, int64_t rows, con
 
 // The shape that a stored view has in the file.
 Shape stored_shape(const Tensor& view, const Tensor& parameter, const WeightRule& rule) {
-  return rule.interleaved_heads > 0 ? parameter.shape() : view.shape();
+  return rule.interleaved_heads > 0 || rule.swapped_halves ? parameter.shape() : view.shape();
 }
 
 // Rules for other parameters are passed over.

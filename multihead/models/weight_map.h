@@ -25,6 +25,7 @@ struct WeightRule {
   bool as_row = false;      ///< a vector is stored [1, n]
   /// Rows [3, heads, head_dim] are stored as [heads, 3, head_dim] (GPT-NeoX); 0: as they are.
   int64_t interleaved_heads = 0;
+  bool swapped_halves = false;  ///< the second half of the rows is stored first (GTE's up before gate)
 };
 
 using WeightMap = std::vector<WeightRule>;

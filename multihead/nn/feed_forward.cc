@@ -11,7 +11,8 @@ namespace multihead::nn {
 FeedForward::FeedForward(const FeedForwardOptions& options, Rng& rng) : options_(options) {
   MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError,
            "FeedForward: dropout_p must be in [0, 1], got ", options.dropout_p);
-  fc1 = Linear(options.embed_dim, options.hidden_dim * (options.gated ? 2 : 1), rng, {.bias = options.bias});
+  fc1 = Linear(options.embed_dim, options.hidden_dim * (options.gated ? 2 : 1), rng,
+               {.bias = options.bias && options.in_bias});
   fc2 = Linear(options.hidden_dim, options.embed_dim, rng, {.bias = options.bias});
 }
 

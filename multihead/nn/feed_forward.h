@@ -12,6 +12,7 @@ struct FeedForwardOptions {
   Activation activation = Activation::gelu;
   bool gated = false;  ///< fc2(activation(gate) · up): SwiGLU with silu, GEGLU with gelu (Shazeer 2020)
   bool bias = true;
+  bool in_bias = true;   ///< of fc1, where `bias` is true (GTE has none)
   double dropout_p = 0;  ///< after the activation
 };
 

@@ -2878,7 +2878,7 @@ class Encoder:
     def load(folder: str | bytes | os.PathLike) -> Encoder:
         """
         Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, ALBERT,
-        T5's encoder.
+        Nomic BERT, GTE, T5's encoder.
         """
 
     def pack_weights(self, weights: str = 'f32') -> None:

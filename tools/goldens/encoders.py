@@ -13,8 +13,8 @@ from transformers import (AlbertConfig, AlbertForMaskedLM, AlbertForSequenceClas
                           AlbertModel, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
                           CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
                           DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
-                          ElectraModel, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
-                          ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
+                          ElectraModel, GteConfig, GteForMaskedLM, GteForSequenceClassification, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
+                          ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, NomicBertConfig, NomicBertForMaskedLM, NomicBertForSequenceClassification, NomicBertModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
                           T5Config, T5EncoderModel, T5ForTokenClassification, XLMRobertaConfig, XLMRobertaForTokenClassification)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "encoders"
@@ -32,6 +32,8 @@ MODERN = dict(vocab_size=37, hidden_size=24, intermediate_size=33, num_hidden_la
 ALBERT = dict(SIZES, embedding_size=12, num_hidden_layers=3)
 T5 = dict(vocab_size=37, d_model=20, d_kv=6, d_ff=33, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
           relative_attention_max_distance=9, pad_token_id=0, eos_token_id=1)
+
+ROTARY = dict(SIZES, hidden_size=24, intermediate_size=31)  # heads of an even size
 
 
 def models():
@@ -63,6 +65,12 @@ def models():
     yield "albert_tokens", AlbertForTokenClassification(AlbertConfig(**ALBERT, num_labels=4))
     yield "t5", T5EncoderModel(T5Config(**T5))
     yield "t5_gated", T5EncoderModel(T5Config(**T5, feed_forward_proj="gated-gelu"))
+    yield "nomic_bert", NomicBertModel(NomicBertConfig(**ROTARY))
+    yield "nomic_bert_masked_lm", NomicBertForMaskedLM(NomicBertConfig(**ROTARY))
+    yield "nomic_bert_classifier", NomicBertForSequenceClassification(NomicBertConfig(**ROTARY, num_labels=3))
+    yield "gte_masked_lm", GteForMaskedLM(GteConfig(**ROTARY))
+    yield "gte_classifier", GteForSequenceClassification(GteConfig(
+        **ROTARY, type_vocab_size=0, num_labels=3, rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 1.5}))
     yield "t5_tokens", T5ForTokenClassification(T5Config(**T5, num_labels=4))
 
 

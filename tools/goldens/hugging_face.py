@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, GPTNeoXConfig, GPTNeoXForCausalLM,
-                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
+                          GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
                           Phi3Config, Phi3ForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM, Qwen3Model)
+                          Qwen3Config, Qwen3ForCausalLM, Qwen3Model, StableLmConfig, StableLmForCausalLM, Starcoder2Config,
+                          Starcoder2ForCausalLM)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
 
@@ -45,6 +46,12 @@ def models():
         GPTNeoXConfig(**neox, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False))
     yield "phi", PhiForCausalLM(PhiConfig(**neox))
     yield "phi3", Phi3ForCausalLM(Phi3Config(**llama, pad_token_id=0))
+    yield "gptj", GPTJForCausalLM(
+        GPTJConfig(vocab_size=31, n_positions=29, n_embd=24, n_layer=2, n_head=3, n_inner=41, rotary_dim=4, initializer_range=0.3))
+    half = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.7}
+    yield "stablelm", StableLmForCausalLM(StableLmConfig(**llama, use_qkv_bias=True, rope_parameters=half))
+    yield "stablelm_parallel", StableLmForCausalLM(StableLmConfig(**llama, use_parallel_residual=True, rope_parameters=half))
+    yield "starcoder2", Starcoder2ForCausalLM(Starcoder2Config(**llama, sliding_window=4))
     yield "opt", OPTForCausalLM(
         OPTConfig(vocab_size=31, hidden_size=20, ffn_dim=37, num_hidden_layers=2, num_attention_heads=4,
                   max_position_embeddings=23, init_std=0.3, word_embed_proj_dim=20))

@@ -17,6 +17,9 @@ namespace qwen2 { Family<LanguageModelConfig> qwen2(); }
 namespace qwen3 { Family<LanguageModelConfig> qwen3(); }
 namespace phi3 { Family<LanguageModelConfig> phi3(); }
 namespace gemma { Family<LanguageModelConfig> gemma(), gemma2(), gemma3(); }
+namespace gptj { Family<LanguageModelConfig> gptj(); }
+namespace stablelm { Family<LanguageModelConfig> stablelm(); }
+namespace starcoder2 { Family<LanguageModelConfig> starcoder2(); }
 namespace marian { Family<Seq2SeqConfig> marian(), pegasus(); }
 namespace bart { Family<Seq2SeqConfig> bart(), mbart(); }
 namespace t5 { Family<Seq2SeqConfig> t5(), mt5(); }
@@ -25,6 +28,8 @@ namespace bert { Family<EncoderConfig> bert(), roberta(), xlm_roberta(), camembe
 namespace distilbert { Family<EncoderConfig> distilbert(); }
 namespace modernbert { Family<EncoderConfig> modernbert(); }
 namespace albert { Family<EncoderConfig> albert(); }
+namespace nomic_bert { Family<EncoderConfig> nomic_bert(); }
+namespace gte { Family<EncoderConfig> gte(), gte_new(); }
 namespace t5_encoder { Family<EncoderConfig> t5_encoder(), mt5_encoder(); }
 namespace vit { Family<ImageEncoderConfig> vit(); }
 namespace own {
@@ -83,7 +88,8 @@ const std::vector<Family<LanguageModelConfig>>& families() {
   static const std::vector<Family<LanguageModelConfig>> all = [] {
     std::vector<Family<LanguageModelConfig>> list;
     for (auto* family : {gpt2::gpt2, gpt_neox::gpt_neox, opt::opt, phi::phi, llama::llama, mistral::mistral,
-                         qwen2::qwen2, qwen3::qwen3, phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3})
+                         qwen2::qwen2, qwen3::qwen3, phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3,
+                         gptj::gptj, stablelm::stablelm, starcoder2::starcoder2})
       list.push_back(with_causality(with_base(family()), true));
     list.push_back(own::language_model());
     return list;
@@ -108,9 +114,10 @@ template <>
 const std::vector<Family<EncoderConfig>>& families() {
   static const std::vector<Family<EncoderConfig>> all = [] {
     std::vector<Family<EncoderConfig>> list;
-    for (auto* family : {bert::bert, bert::roberta, bert::xlm_roberta, bert::camembert, bert::mpnet,
-                         distilbert::distilbert, bert::electra, modernbert::modernbert, albert::albert,
-                         t5_encoder::t5_encoder, t5_encoder::mt5_encoder})
+    for (auto* family :
+         {bert::bert, bert::roberta, bert::xlm_roberta, bert::camembert, bert::mpnet, distilbert::distilbert,
+          bert::electra, modernbert::modernbert, albert::albert, t5_encoder::t5_encoder,
+          t5_encoder::mt5_encoder, nomic_bert::nomic_bert, gte::gte, gte::gte_new})
       list.push_back(with_causality(family(), false));
     list.push_back(own::encoder());
     return list;

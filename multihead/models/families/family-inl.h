@@ -51,6 +51,8 @@ struct RotaryNames {
   double default_fraction = 1;
 };
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
+/// The same of an encoder, whose scaling is linear, or "ntk" as GTE's remote code has it.
+ConfigKey<EncoderConfig> encoder_rotary_key(const char* base, double default_base);
 /// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. And "id2label".
 ConfigKey<EncoderConfig> head_key(const std::string& stem);
 template <class Config>

@@ -1,4 +1,5 @@
 // Rotary positions in config.json, as transformers 4 and 5 write them.
+#include <cmath>
 #include <optional>
 
 #include "multihead/models/families/family-inl.h"
@@ -114,6 +115,53 @@ ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
         return tables;
       },
       1e-4);
+}
+
+namespace {
+
+// {"type": "ntk", "factor": f}: a larger base, and positions divided besides (kexue.fm/archives/9706).
+bool read_ntk(io::ConfigReader& rope, EncoderConfig& c) {
+  const Json* type = rope.find("type");
+  if (type == nullptr || *type != Json("ntk")) return false;
+  const double factor = rope.number("factor", kPositive);
+  c.rotary_base *= factor;
+  c.rotary_factor = std::pow(factor, 2 / static_cast<double>(head_dim(c)));
+  rope.ignore({"rope_theta"});
+  expect_value(rope, "mixed_b", Json());
+  rope.refuse_unknown();
+  return true;
+}
+
+void read_encoder_rotary(io::ConfigReader& config, EncoderConfig& c) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    std::optional<io::ConfigReader> rope = config.optional_child(key);
+    if (!rope) continue;
+    c.rotary_base = rope->number_or("rope_theta", c.rotary_base, kPositive);
+    if (read_ntk(*rope, c)) continue;
+    const RotaryScaling scaling = read_rotary_scaling(*rope, c.context);
+    if (scaling.kind != Kind::none && scaling.kind != Kind::linear) {
+      config.fail(key, concat("scales positions as ", word_of(scaling.kind), ", which encoders do not have"));
+    }
+    c.rotary_factor = scaling.factor;
+  }
+}
+
+}  // namespace
+
+ConfigKey<EncoderConfig> encoder_rotary_key(const char* base, double default_base) {
+  return {base,
+          [=](io::ConfigReader& r, const std::string& key, EncoderConfig& c) {
+            c.rotary_base = r.number_or(key, default_base, kPositive);
+            read_encoder_rotary(r, c);
+          },
+          [](const EncoderConfig& c, const std::string&, Json& json) {
+            Json& rope = json["rope_parameters"];
+            rope = Json::object({{"rope_type", "default"}, {"rope_theta", c.rotary_base}});
+            if (c.rotary_factor == 1) return;
+            rope["rope_type"] = "linear";
+            rope["factor"] = c.rotary_factor;
+          },
+          row_of(&EncoderConfig::rotary_base)};
 }
 
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names) {

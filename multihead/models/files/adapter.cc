@@ -49,8 +49,12 @@ std::string file_in(const std::string& folder, const char* name) {
   return (fs::path(folder) / name).string();
 }
 
-// Our rows [3, heads, dim] from the file's [heads, 3, dim].
-Tensor to_ours(const Tensor& x, int64_t heads) {
+// Our rows from the file's: [3, heads, dim] from [heads, 3, dim], or halves in the other order.
+Tensor to_ours(const Tensor& x, int64_t heads, bool swapped_halves) {
+  if (swapped_halves) {
+    const int64_t half = x.size(0) / 2;
+    return concat({slice(x, 0, half, 2 * half), slice(x, 0, 0, half)}, 0);
+  }
   if (heads == 0) return x;
   const int64_t dim = x.size(0) / (3 * heads);
   return reshape(permute(reshape(x, {heads, 3, dim, x.size(1)}), {1, 0, 2, 3}), x.shape());
@@ -72,7 +76,8 @@ Adapter::Adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap
     const bool is_matrix = found != parameters.end() && found->tensor.rank() == 2 &&
                            rule.parameter.find("embedding") == std::string::npos;
     if (!is_matrix) continue;
-    Target target = {rule.parameter, found->tensor.detach().clone(), rule.interleaved_heads, {}};
+    Target target = {
+        rule.parameter, found->tensor.detach().clone(), rule.interleaved_heads, rule.swapped_halves, {}};
     int64_t row = 0;
     for (size_t i = 0; i < rule.parts.size(); ++i) {
       const int64_t rows = rule.parts[i].rows > 0 ? rule.parts[i].rows : target.base.size(0);
@@ -125,7 +130,8 @@ Tensor Adapter::delta(const Target& target) const {
     row += part.rows;
   }
   fill_to(target.base.size(0));
-  return to_ours(rows.size() == 1 ? rows[0] : concat(rows, 0), target.interleaved_heads);
+  return to_ours(rows.size() == 1 ? rows[0] : concat(rows, 0), target.interleaved_heads,
+                 target.swapped_halves);
 }
 
 std::vector<std::pair<std::string, Tensor>> Adapter::weights() const {

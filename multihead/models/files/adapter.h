@@ -65,6 +65,7 @@ class Adapter {
     std::string parameter;
     Tensor base;
     int64_t interleaved_heads = 0;
+    bool swapped_halves = false;
     std::vector<Part> parts;
   };
   std::vector<std::pair<std::string, Tensor>> weights() const;

@@ -48,7 +48,11 @@ const char* const kFixtures[] = {"gpt2",
                                  "gemma",
                                  "gemma2",
                                  "gemma3",
-                                 "gpt_neox_sequential"};
+                                 "gpt_neox_sequential",
+                                 "gptj",
+                                 "stablelm",
+                                 "stablelm_parallel",
+                                 "starcoder2"};
 
 TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
   for (const char* name : kFixtures) {

@@ -144,7 +144,7 @@ void bind_encoder(nb::module_& m) {
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a,
       "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, "
-      "ModernBERT, ALBERT,\nT5's encoder.");
+      "ModernBERT, ALBERT,\nNomic BERT, GTE, T5's encoder.");
   m.def(
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
