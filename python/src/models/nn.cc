@@ -74,7 +74,12 @@ void bind_norms(nb::module_& m) {
       "__init__",
       [](nn::FeedForward* self, int64_t embed_dim, int64_t hidden_dim, const std::string& activation,
          bool gated, bool bias, double dropout_p, Rng* rng) {
-        new (self) nn::FeedForward({embed_dim, hidden_dim, activation_of(activation), gated, bias, dropout_p},
+        new (self) nn::FeedForward({.embed_dim = embed_dim,
+                                    .hidden_dim = hidden_dim,
+                                    .activation = activation_of(activation),
+                                    .gated = gated,
+                                    .bias = bias,
+                                    .dropout_p = dropout_p},
                                    rng_or_default(rng));
       },
       "embed_dim"_a, "hidden_dim"_a, nb::kw_only(), "activation"_a = "gelu", "gated"_a = false,
