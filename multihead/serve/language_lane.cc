@@ -27,6 +27,8 @@ LanguageLane::LanguageLane(const Writer& writer, const GeneratorOptions& options
     : writer_(writer), options_(options), limit_(limit), generator_(std::in_place, writer.model, options) {}
 
 void LanguageLane::add(GenerationJob job) {
+  if (is_unwanted(*job.reply, Reply::Clock::now()))
+    return;  // its client left while it waited for the last step
   Live& live = lives_.emplace_back(std::move(job), writer_.tokenizer);
   try {
     as_request([&] { start(live); });
