@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
 #include "multihead/testing/sanitizers.h"
@@ -135,6 +136,27 @@ TEST_P(SliceOptionsTest, PiecesHaveTheBitsOfOneCall) {
     expect_same_bits(pieces.d_key, whole.d_key, "d_key");
     expect_same_bits(pieces.d_value, whole.d_value, "d_value");
   }
+}
+
+// The same on tiles of one part, where sums lie otherwise.
+TEST(SliceTest, PiecesOnTilesHaveThem) {
+  if (!has_tiles()) GTEST_SKIP() << "needs AMX";
+  set_float32_matmul_precision(MatmulPrecision::medium);
+  for (const bool causal : {false, true}) {
+    CaseOptions o = sizes(613, 1061);
+    o.causal = causal, o.alibi = !causal;
+    AttentionCase c(o);
+    const AttentionResult<float> whole = c.fused(true);
+    AttentionResult<float> pieces = c.poisoned<float>();
+    forward_in_pieces(c, 2 * attention_key_block, pieces);
+    backward_in_pieces(c, 2 * attention_key_block, pieces);
+    expect_same_bits(pieces.out, whole.out, "out"), expect_same_bits(pieces.lse, whole.lse, "lse");
+    expect_same_bits(pieces.d_query, whole.d_query, "d_query");
+    expect_same_bits(pieces.d_key, whole.d_key, "d_key");
+    expect_same_bits(pieces.d_value, whole.d_value, "d_value");
+    EXPECT_GT(testing::distance(whole.out, c.reference<double>(false).out).rms, 1e-5);  // it was on tiles
+  }
+  set_float32_matmul_precision(MatmulPrecision::highest);
 }
 
 // Few rows: their key blocks are tasks of their own, and each call merges them into the state.

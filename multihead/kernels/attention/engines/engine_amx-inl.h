@@ -1,8 +1,8 @@
 // Attention on AMX tiles of bf16 (amx/amx-inl.h), or on plain loops that follow the instructions:
 //   S[k][q] = scale · K · Qᵀ     keys are rows of A, queries columns of B
 //   O[q][:] += P · V             P rows of A, packed for each tile; V columns of B, packed for each block
-// Forward, f32 operands are split as float32_matmul_precision says; those of one part take another way
-// (passes/forward_tiles-inl.h). Gradients have one part or more.
+// f32 operands are split in two or three parts, as float32_matmul_precision says; operands of one part take another
+// way (passes/forward_tiles-inl.h, engine_tile_gradients-inl.h).
 // Steps of 32 lie at absolute positions of keys, and a step of excluded keys adds exact zeros: the promises
 // of equal bits (threads, batch, padding, chunks, single tokens) hold among CPUs with tiles.
 //

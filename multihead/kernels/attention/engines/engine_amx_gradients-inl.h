@@ -3,9 +3,8 @@
 //   dV[k] += P · dO, dK[k] += dS · Q          P and dS rows of A, dO and Q columns of B; steps of 32 queries
 //   dQ[q] += dSᵀ · K                          dSᵀ rows of A, K columns of B; steps of 32 keys
 // Q and dO are packed once per head, K and V once per block, each both ways where both are needed; P and dS
-// for each tile and block. bf16 operands are one part, P and dS are rounded to bf16; f32 operands are split
-// as float32_matmul_precision says. Steps lie at absolute positions, so the promises of equal bits hold among
-// CPUs with tiles.
+// for each tile and block. Operands are split as float32_matmul_precision says. Steps lie at absolute
+// positions, so the promises of equal bits hold among CPUs with tiles.
 //
 // Numbers that are not finite keep that in their parts (with two parts Inf becomes NaN), and so does what
 // they reach: the caller repeats a head with such a gradient by the specification.
