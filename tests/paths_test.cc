@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 const fs::path kRoot = MULTIHEAD_SOURCE_DIR;
 
 // A folder, a name and an extension, or "{h,cc}" for both; URLs are none.
-const std::regex kPath(R"((^|[^\w/.:<-])((?:[\w.-]+/)+[\w.-]+?)\.(h|cc|py|sh|md|ipynb|\{h,cc\})\b)");
+const std::regex kPath(R"((^|[^\w/.:<-])((?:[\w.-]+/)+[\w.-]+?)\.(h|cc|pyi|py|sh|md|ipynb|\{h,cc\})\b)");
 
 bool starts_as_placeholder(const std::string& name) { return name == "x" || name.rfind("x_", 0) == 0; }
 

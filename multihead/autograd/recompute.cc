@@ -6,7 +6,7 @@
 
 namespace multihead {
 
-Tensor recomputed(std::function<Tensor()> f) {
+Tensor checkpoint(std::function<Tensor()> f) {
   Tape* const tape = Tape::current();
   if (tape == nullptr) return f();
   Tensor out;

@@ -12,6 +12,6 @@ namespace multihead {
 /// give the same result every time, so it makes its own Rng, and may read nothing that was recorded before.
 ///
 /// Source    Chen et al. 2016, "Training deep nets with sublinear memory cost"
-Tensor recomputed(std::function<Tensor()> f);
+Tensor checkpoint(std::function<Tensor()> f);
 
 }  // namespace multihead

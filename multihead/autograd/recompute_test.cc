@@ -25,7 +25,7 @@ TEST(RecomputeTest, GradientsAreThoseOfWhatIsRecorded) {
   int calls = 0;
   const auto f = [&] { return ++calls, squared(x); };
   Tape tape;
-  const Tensor y = recomputed(f);
+  const Tensor y = checkpoint(f);
   EXPECT_EQ(tape.size(), 1u);
   EXPECT_EQ(calls, 1);
   tape.backward(y, Tensor::of<float>({2}, {1, 10}));
@@ -38,15 +38,15 @@ TEST(RecomputeTest, GradientsPassThroughEarlierResults) {
   x.set_requires_grad();
   Tape tape;
   const Tensor y = squared(x);
-  tape.backward(recomputed([&] { return squared(y); }));
+  tape.backward(checkpoint([&] { return squared(y); }));
   EXPECT_EQ(x.grad().item(), 4 * 27);  // of x⁴
 }
 
 TEST(RecomputeTest, WithoutATapeOrALeafNothingIsKept) {
   const Tensor x = Tensor::of<float>({1}, {3});
-  EXPECT_EQ(recomputed([&] { return squared(x); }).item(), 9);
+  EXPECT_EQ(checkpoint([&] { return squared(x); }).item(), 9);
   Tape tape;
-  const Tensor y = recomputed([&] { return squared(x); });
+  const Tensor y = checkpoint([&] { return squared(x); });
   EXPECT_NO_THROW(tape.backward(y));
 }
 
@@ -55,7 +55,7 @@ TEST(RecomputeTest, WhatLeavesByASideDoorIsRefused) {
   const Tensor x = Tensor::of<float>({2}, {3, -5}).set_requires_grad();
   Tape tape;
   Tensor aside;
-  const Tensor y = recomputed([&] { return squared(aside = squared(x)); });
+  const Tensor y = checkpoint([&] { return squared(aside = squared(x)); });
   EXPECT_THROW(squared(aside), ValueError);
   tape.backward(y, Tensor::ones({2}));
   EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{4 * 27, -4 * 125}));

@@ -30,7 +30,7 @@ class Tape {
   /// ValueError (loss was not recorded here, or backward() has already consumed it).
   ///
   /// `complete` is called for each leaf once its gradient is final, and may move the gradient away, while the
-  /// backward continues. It is not called for leaves that a recomputed() part may still reach.
+  /// backward continues. It is not called for leaves that a checkpoint() part may still reach.
   using LeafComplete = std::function<void(const GradientSlot& leaf)>;
   void backward(const Tensor& loss, Tensor seed = {}, const LeafComplete& complete = {});
 

@@ -127,7 +127,7 @@ TEST(TapeTest, SaysWhenALeafIsComplete) {
     heard.clear();
     x.set_grad({});
     Tape tape;
-    const Tensor inside = recomputed([&] { return multiply(x, x); });
+    const Tensor inside = checkpoint([&] { return multiply(x, x); });
     tape.backward(multiply(inside, x), {}, complete);
   }
   EXPECT_TRUE(heard.empty()) << "x may have been in the recomputed part";
@@ -165,7 +165,7 @@ TEST(TapeTest, NothingIsRecordedWithoutTapeOrGradient) {
   EXPECT_THROW(tape.backward(constant), ValueError);
 }
 
-// What a tape has computed is a constant when the tape is gone, and nobody would say so.
+// Results of a tape that is gone would silently be constants.
 TEST(TapeTest, ResultsOfATapeThatIsGoneAreRefused) {
   const Tensor x = leaf(3);
   Tensor ended, consumed;

@@ -44,10 +44,10 @@ struct Stack {
     view.heads = heads;
     captures.resize(static_cast<size_t>(layer_count));
     for (AttentionCapture& capture : captures) {
-      capture.weights_wanted = false;
+      capture.want_weights = false;
       capture.heads = heads;
     }
-    for (const int64_t layer : view.layers) captures[static_cast<size_t>(layer)].weights_wanted = true;
+    for (const int64_t layer : view.layers) captures[static_cast<size_t>(layer)].want_weights = true;
   }
 
   // A stack may have none of the chosen layers.

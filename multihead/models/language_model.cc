@@ -262,7 +262,7 @@ void LanguageModel::check_state(const nn::DecodeState& state, const LanguageMode
   MH_CHECK(state.window == 0 || state.window == config_.window, ValueError,
            "LanguageModel: the state is a ring for a window of ", state.window, ", the model's window is ",
            config_.window);
-  MH_CHECK(state.window == 0 || call.mask.excludes_nothing(), ValueError,
+  MH_CHECK(state.window == 0 || call.mask.is_empty(), ValueError,
            "LanguageModel: a ring forgets keys that a mask would count; use a state without ring");
   MH_CHECK(static_cast<int64_t>(counts.size()) == batch, ShapeError, "LanguageModel: counts must have ",
            batch, " entries, got ", counts.size());

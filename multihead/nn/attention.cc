@@ -260,9 +260,10 @@ Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, co
     const Tensor heads = split_heads(qkv, options_.num_heads + 2 * options_.num_kv_heads);
     qkv = merge_heads(rotary(heads, *call.rotary, options_.num_heads + options_.num_kv_heads));
   }
-  const Tensor out =
-      attention_packed(qkv, {.num_heads = options_.num_heads, .num_kv_heads = options_.num_kv_heads},
-                       attention_options(call), call.score_mod);
+  AttentionOptions options = attention_options(call);
+  options.layout = Layout::bhtd;  // does not apply
+  const Tensor out = attention_packed(
+      qkv, {.num_heads = options_.num_heads, .num_kv_heads = options_.num_kv_heads}, options, call.score_mod);
   return out_proj(out, {.residual = call.residual});
 }
 

@@ -16,7 +16,7 @@ using Floats = std::vector<float>;
 
 constexpr int kThreads = 4;
 
-// What every thread finds must be what one alone finds.
+// Every thread must find the results of one alone.
 void expect_as_alone(const std::function<Floats(int)>& work) {
   std::vector<Floats> alone, together(kThreads);
   for (int n = 0; n < kThreads; ++n) alone.push_back(work(n));

@@ -16,7 +16,7 @@ class Embedding {
   Tensor operator()(const Tensor& ids) const {
     return packed.defined() ? packed.rows(ids) : embedding(weight, ids);
   }
-  /// Of the vectors.
+  /// Dtype of the vectors.
   Dtype dtype() const { return packed.defined() ? Dtype::f32 : weight.dtype(); }
   void visit(Visitor& visitor) { visitor("weight", weight, packed); }
 

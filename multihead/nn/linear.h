@@ -25,7 +25,7 @@ class Linear {
   Tensor operator()(const Tensor& x, const multihead::LinearOptions& fused = {}) const {
     return packed.defined() ? packed(x, bias, fused) : linear(x, weight, bias, fused);
   }
-  /// Of x and the result.
+  /// Dtype of x and the result.
   Dtype dtype() const { return packed.defined() ? Dtype::f32 : weight.dtype(); }
   int64_t in_features() const { return packed.defined() ? packed.in_features() : weight.size(1); }
   int64_t out_features() const { return packed.defined() ? packed.out_features() : weight.size(0); }

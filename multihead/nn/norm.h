@@ -49,7 +49,7 @@ class Norm {
 
   NormKind kind() const { return kind_; }
   double eps() const { return eps_; }
-  /// What a normalised x is multiplied by.
+  /// The factors of a normalised x.
   Tensor factors() const { return kind_ == NormKind::rms_from_one ? add_scalar(weight, 1) : weight; }
 
   Tensor weight;

@@ -1,4 +1,4 @@
-// How modules pass their points. Without a PointScope on the thread all of this returns at once.
+// Passes a module's points. Without a PointScope on the thread all of this returns at once.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct PointAxes {
   int64_t row_count = 0;                ///< … this many; empty: all
 };
 
-/// Of the innermost PointScope of this thread.
+/// The points of the innermost PointScope of this thread.
 extern constinit thread_local Points* active_points;
 
 /// Whether a PointScope is alive on this thread.
@@ -34,10 +34,10 @@ inline Tensor point(std::string_view name, const Tensor& x) { return looking() ?
 bool is_asked_for(std::string_view name);
 /// Whether the point was requested: for what is expensive to compute.
 inline bool wants(std::string_view name) { return looking() && is_asked_for(name); }
-/// What was excluded from the attention whose points are passed.
+/// The pairs excluded from the attention whose points are passed.
 Mask excluded();
 
-// What scores and patterns, which are made on demand, need besides.
+// Scores and patterns are made on demand and need more.
 /// Whether the point may be changed, or its gradient was requested.
 bool is_edited(std::string_view name);
 /// Keeps make(part) for everybody who asked to keep the point.

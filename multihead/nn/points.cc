@@ -102,7 +102,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 }  // namespace
 
-/// What the free functions of detail may do with Points.
+/// The access of detail's free functions to Points.
 struct PointAccess {
   using Kind = Points::Kind;
 

@@ -25,7 +25,7 @@ namespace detail {
 struct PointAxes;
 }
 
-/// What to do at named points. It applies to whatever this thread runs while a PointScope of it is alive;
+/// Requests at named points. They apply to whatever this thread runs while a PointScope of them is alive;
 /// without a scope, modules run unchanged, bit for bit.
 ///
 /// Points are named like the module's parameters, with H heads, E = embed_dim, F = ffn_dim:

@@ -127,7 +127,7 @@ TEST_P(PointsTest, GradientsAtPointsAreThoseOfDifferences) {
   EXPECT_NEAR(sum(mul(gradient, direction)).item(), expected, 2e-3 * std::abs(expected) + 1e-2);
 }
 
-// What follows is the same for all blocks.
+// The tests below are the same for all blocks.
 class AttentionPointsTest : public ::testing::Test {
  protected:
   Rng rng{3};
@@ -224,7 +224,7 @@ TEST_F(AttentionPointsTest, ExcludedPairsStaySoUnderATape) {
               ThrowsMessage<ValueError>(HasSubstr("must leave excluded pairs")));
 }
 
-// What is kept under a tape has the gradient that the output has.
+// Tensors kept under a tape have the gradient that the output has.
 TEST_F(AttentionPointsTest, KeptPatternsHaveGradients) {
   const Tensor leaf = x.clone().set_requires_grad();
   Points points;
@@ -239,16 +239,46 @@ TEST_F(AttentionPointsTest, KeptPatternsHaveGradients) {
   EXPECT_GT(sum(square(leaf.grad())).item(), 0);
 }
 
+// Edits that change nothing leave every gradient as it is.
 TEST_F(AttentionPointsTest, NoGradientIsLost) {
-  const Tensor bias = Tensor::zeros({kTokens, kTokens}).set_requires_grad();
+  const auto gradients = [&](const char* point) {
+    Points points;
+    if (point) points.edit(point, [](const std::string&, const Tensor& s) { return scale(s, 1); });
+    Rng rng(9);
+    LayerCall call = causal_call();
+    AttentionOptions& o = call.attention;
+    o.softcap = 2;
+    o.bias = randn({kTokens, kTokens}, rng).set_requires_grad();
+    o.alibi_slopes = randn({kHeads}, rng).set_requires_grad();
+    o.relative_bias = randn({1, 3}, rng).set_requires_grad();
+    o.relative_key = randn({kHeads, 5, kWidth / kHeads}, rng).set_requires_grad();
+    o.sinks = randn({kHeads}, rng).set_requires_grad();
+    const Tensor leaf = x.clone().set_requires_grad();
+    const PointScope scope(points);
+    Tape tape;
+    tape.backward(sum(square(layer(leaf, call))));
+    std::vector<Tensor> all = {leaf.grad()};
+    for (const auto option : multihead::detail::kLearnedOptions) all.push_back((o.*option).grad());
+    return all;
+  };
+  const std::vector<Tensor> expected = gradients(nullptr);
+  for (const char* point : {"self_attn.scores", "self_attn.pattern"}) {
+    const std::vector<Tensor> got = gradients(point);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      SCOPED_TRACE(i);
+      expect_near(got[i], expected[i], 1e-3F);
+    }
+  }
+}
+
+TEST_F(AttentionPointsTest, EditsAndCapturesExcludeEachOther) {
+  AttentionCapture capture;
   LayerCall call = causal_call();
-  call.attention.bias = bias;
+  call.attention.capture = &capture;
   Points points;
   points.edit("self_attn.scores", [](const std::string&, const Tensor& s) { return s; });
   const PointScope scope(points);
-  EXPECT_NO_THROW(layer(x, call));
-  Tape tape;
-  EXPECT_THAT([&] { layer(x, call); }, ThrowsMessage<ValueError>(HasSubstr("learned bias cannot be edited")));
+  EXPECT_THAT([&] { layer(x, call); }, ThrowsMessage<ValueError>(HasSubstr("has no capture")));
 }
 
 TEST_F(AttentionPointsTest, ExcludesPairs) {

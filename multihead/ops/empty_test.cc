@@ -173,9 +173,8 @@ Results run_attention(Attention op, const testing::OptionCase& c, const testing:
     leaves.push_back(randn(shape, rng, wide).to(dtype).clone().set_requires_grad());
   }
   AttentionOptions options = c.options(d, wide, rng);
-  for (Tensor* x : {&options.bias, &options.alibi_slopes, &options.relative_bias, &options.relative_key,
-                    &options.sinks}) {
-    if (x->defined()) leaves.push_back(x->set_requires_grad());
+  for (const auto member : detail::kLearnedOptions) {
+    if (Tensor& x = options.*member; x.defined()) leaves.push_back(x.set_requires_grad());
   }
   if (c.dropout) options.rng = &dropout;
   AttentionCapture capture;

@@ -48,7 +48,7 @@ std::map<std::string, std::string> public_ops() {
        fs::recursive_directory_iterator(fs::path(MULTIHEAD_SOURCE_DIR) / "multihead/ops")) {
     if (entry.path().extension() != ".h") continue;
     std::string text = text_of(entry.path());
-    // What lies in namespace detail is not public.
+    // Namespace detail is not public.
     static const std::regex detail(R"(namespace (?:multihead::)?detail \{[^]*?\n\}  // namespace)");
     text = std::regex_replace(text, detail, "");
     for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it) {

@@ -196,7 +196,7 @@ Tensor activated(const Tensor& x, Activation activation) {
   return y;
 }
 
-// What the gradients of linear(f(input), …) need: f(input), and f'(input) if dx is wanted.
+// Operands of the gradients of linear(f(input), …): f(input), and f'(input) if dx is wanted.
 struct ActivatedInput {
   Tensor value, slope;
 };

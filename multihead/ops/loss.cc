@@ -43,7 +43,7 @@ Targets check_targets(const char* who, const Tensor& targets, const Shape& expec
   return result;
 }
 
-// What every row's loss is multiplied by.
+// The factor of every row's loss.
 double row_scale(Reduction reduction, int64_t counted) {
   if (reduction != Reduction::mean) return 1;
   return counted > 0 ? 1 / static_cast<double>(counted) : 0;

@@ -98,7 +98,7 @@ TEST(LossTest, ChunkedEqualsWhole) {
     return std::vector<Tensor>{loss.detach(), x.grad(), w.grad()};
   };
   const auto chunked = run(true), whole = run(false);
-  // What belongs to one row does not depend on how rows are grouped; sums over rows are added up per chunk.
+  // Results of one row do not depend on how rows are grouped; sums over rows are added up per chunk.
   EXPECT_THAT(chunked[0], SameBits(whole[0]));
   EXPECT_THAT(chunked[1], SameBits(whole[1]));
   EXPECT_THAT(chunked[2], TensorNear(whole[2], 2e-7, 1e-6));

@@ -24,7 +24,7 @@ Dtype statistics_dtype(Dtype dtype);
 /// An input of a product or of attention: bf16 if it is f32 and Autocast says so.
 Tensor for_product(const Tensor& x);
 
-/// Of the gradient of a tensor, and of the gradients of elements of type T.
+/// The dtype of a tensor's gradient, and the type of the gradients of elements of type T.
 Dtype gradient_dtype(Dtype dtype);
 template <class T>
 using GradientOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;

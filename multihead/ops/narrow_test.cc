@@ -140,7 +140,7 @@ TEST(AutocastTest, ProductsAreBf16AndStatisticsF32) {
   EXPECT_EQ(linear(x.to(Dtype::f64), w.to(Dtype::f64)).dtype(), Dtype::f64);
 }
 
-// What norms, dropout and rotations read as bf16 gives the bits of widening it first.
+// Norms, dropout and rotations of bf16 give the bits of widening it first.
 TEST(AutocastTest, Bf16IsReadAsIfWidened) {
   const Tensor x = normal({3, 5, 16}, 1).to(Dtype::bf16), wide = x.to(Dtype::f32),
                stream = normal({3, 5, 16}, 2), weight = normal({16}, 3), bias = normal({16}, 4);

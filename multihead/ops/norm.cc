@@ -26,7 +26,7 @@ bool joins_f32(const Tensor& x, const Tensor& residual) {
   return x.dtype() == Dtype::bf16 && residual.defined() && residual.dtype() == Dtype::f32;
 }
 
-// What x, alone or with a residual that it joins, is computed in.
+// The dtype in which x, alone or with a residual that it joins, is computed.
 Dtype computed_dtype(const Tensor& x) { return x.dtype() == Dtype::bf16 ? Dtype::f32 : x.dtype(); }
 
 void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x) {
@@ -50,7 +50,7 @@ void check(const Norm& norm, const Tensor& x, const Tensor& residual, const Tens
            " like x, got ", residual.shape());
 }
 
-// What the backward needs. x is what was normalised, or (is_normalized) under Autocast, in half the memory,
+// Kept for the backward. x is what was normalised, or (is_normalized) under Autocast, in half the memory,
 // what came of it (before weight and bias) in bf16, as precise as what the products read.
 struct Saved {
   Tensor x, weight, mean, inv_std;

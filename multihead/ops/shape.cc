@@ -273,7 +273,7 @@ Tensor cast(const Tensor& x, Dtype dtype) {
   const Dtype back = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
   const Tensor out = record({x}, y, [back](const Tensor& dy) -> Gradients { return {dy.to(back)}; });
   if (!out.requires_grad()) return out;
-  // What is kept for the backward is the narrower of the two, or the way to it.
+  // The backward keeps the narrower of the two, or the way to it.
   if (const auto& rebuild = x.gradient_slot()->rebuild; rebuild) {
     out.gradient_slot()->rebuild = [rebuild, dtype] { return rebuild().to(dtype); };
   } else if (detail::is_narrow(x)) {

@@ -62,8 +62,7 @@ void attention_capture_cases(List& list) {
   list.many(
       "attention", "captured summaries",
       [](const Inputs& x) {
-        AttentionCapture c{
-            .weights_wanted = false, .key_mass_wanted = true, .entropy_wanted = true, .top_k = 3};
+        AttentionCapture c{.want_weights = false, .want_key_mass = true, .want_entropy = true, .top_k = 3};
         const Tensor out = attention(x[0], x[1], x[2], {.mask = causal(), .sinks = x[3], .capture = &c});
         return Inputs{out, c.key_mass, c.entropy, c.top_weights};
       },
@@ -80,7 +79,7 @@ void attention_capture_cases(List& list) {
   list.many("attention_ragged", "log-sum-exp and captured weights after dropout",
             [cu](const Inputs& x) {
               Rng rng(3);
-              AttentionCapture c{.stage = CaptureStage::after_dropout, .entropy_wanted = true};
+              AttentionCapture c{.stage = CaptureStage::after_dropout, .want_entropy = true};
               Tensor lse;
               const Tensor out = attention_ragged(
                   x[0], x[1], x[2], cu, cu,

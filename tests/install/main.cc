@@ -55,7 +55,7 @@ bool errors_arrive(mh::Rng& rng) {
 
 // A field that is left out must not be a warning in the user's program, whatever stands behind it.
 bool options_may_leave_fields_out() {
-  const mh::AttentionCapture capture{.weights_wanted = false, .entropy_wanted = true};
+  const mh::AttentionCapture capture{.want_weights = false, .want_entropy = true};
   const mh::GenerateOptions generate{.max_new_tokens = 3, .sampling = {.temperature = 0}};
   const mh::TranslateOptions translate{.batch_tokens = 7};
   const mh::models::TokenBatch batch{.tokens = mh::Tensor::zeros({1, 2}, mh::Dtype::i64)};

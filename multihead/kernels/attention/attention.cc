@@ -7,10 +7,10 @@
 namespace multihead::kernels {
 namespace {
 
-BackwardCall digest_backward(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
-                             const AttentionGradient& g) {
+BackwardCall make_backward_call(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                                const AttentionGradient& g) {
   BackwardCall call;
-  call.forward = digest_forward(p, t, in, {g.out, g.lse});
+  call.forward = make_forward_call(p, t, in, {g.out, g.lse});
   call.gradient = g;
   return call;
 }
@@ -25,9 +25,9 @@ void take_tiles(ForwardCall& call, MatmulPrecision precision, TileUnit unit) {
 void attention_forward(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
                        const AttentionOutput& out) {
   if (in.query.dtype == Dtype::f64) return reference_attention_forward<double>(p, t, in, out);
-  ForwardCall call = digest_forward(p, t, in, out);
+  ForwardCall call = make_forward_call(p, t, in, out);
   if (current_isa() == Isa::baseline) {
-    return call.bf16 || call.int8 ? specified_forward(call)
+    return call.bf16 || call.int8 ? reference_f32_forward(call)
                                   : reference_attention_forward<float>(p, t, in, out);
   }
   choose_engine(call);
@@ -37,9 +37,10 @@ void attention_forward(const AttentionProblem& p, const ScoreTerms& t, const Att
 void attention_backward(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
                         const AttentionGradient& g) {
   if (in.query.dtype == Dtype::f64) return reference_attention_backward<double>(p, t, in, g);
-  BackwardCall call = digest_backward(p, t, in, g);
+  BackwardCall call = make_backward_call(p, t, in, g);
   if (current_isa() == Isa::baseline) {
-    return call.forward.bf16 ? specified_backward(call) : reference_attention_backward<float>(p, t, in, g);
+    return call.forward.bf16 ? reference_f32_backward(call)
+                             : reference_attention_backward<float>(p, t, in, g);
   }
   choose_engine(call.forward);
   run_backward(call);
@@ -47,14 +48,14 @@ void attention_backward(const AttentionProblem& p, const ScoreTerms& t, const At
 
 void attention_forward_on_tiles(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
                                 const AttentionOutput& out, MatmulPrecision precision, TileUnit unit) {
-  ForwardCall call = digest_forward(p, t, in, out);
+  ForwardCall call = make_forward_call(p, t, in, out);
   take_tiles(call, precision, unit);
   run_forward(call);
 }
 
 void attention_backward_on_tiles(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
                                  const AttentionGradient& g, MatmulPrecision precision, TileUnit unit) {
-  BackwardCall call = digest_backward(p, t, in, g);
+  BackwardCall call = make_backward_call(p, t, in, g);
   take_tiles(call.forward, precision, unit);
   run_backward(call);
 }

@@ -63,7 +63,7 @@ struct AttentionSequence {
   int64_t query_begin = 0, query_count = 0, key_begin = 0, key_count = 0;
 };
 
-/// What a query without any allowed key gets. Log-sum-exp -inf and no gradient for the query, always.
+/// The output of a query without any allowed key. Its log-sum-exp is -inf and it gets no gradient.
 enum class EmptyRow {
   zero,     ///< output 0, no gradient
   uniform,  ///< the mean of all values, excluded ones too: what finite sentinels such as -1e6 do
@@ -187,7 +187,7 @@ struct RelativeKey {
   explicit operator bool() const { return data != nullptr; }
 };
 
-/// What makes a score besides query and key, in this order: relative key, then (after the scaling)
+/// The terms of a score besides query and key, in this order: relative key, then (after the scaling)
 /// score_function, softcap, bias, relative bias, ALiBi.
 struct ScoreTerms {
   RelativeKey relative_key;
@@ -203,9 +203,23 @@ struct ScoreTerms {
   const void* alibi_slopes = nullptr;
   int64_t alibi_stride = 1, alibi_batch_stride = 0;
 
-  bool any() const {
-    return relative_key || score_function || softcap > 0 || bias || relative_bias || alibi_slopes;
+  /// One bit per term, in the order in which they act.
+  enum Kind : unsigned {
+    kRelativeKey = 1,
+    kScoreFunction = 2,
+    kSoftcap = 4,
+    kBias = 8,
+    kRelativeBias = 16,
+    kAlibi = 32,
+    kNonlinear = kScoreFunction | kSoftcap,  ///< their derivative is not 1
+  };
+  /// The terms that are present. Fast paths name the sets that they take, so that none ignores a new term.
+  unsigned kinds() const {
+    return (relative_key ? kRelativeKey : 0U) | (score_function ? kScoreFunction : 0U) |
+           (softcap > 0 ? kSoftcap : 0U) | (bias ? kBias : 0U) | (relative_bias ? kRelativeBias : 0U) |
+           (alibi_slopes ? kAlibi : 0U);
   }
+  bool nonlinear() const { return (kinds() & kNonlinear) != 0; }
 };
 
 struct AttentionInput {
@@ -219,7 +233,7 @@ struct AttentionState {
 };
 
 /// `lse` (natural logarithm, -inf for empty rows) [B, H, Tq] has a token stride of 1. It may be absent in the
-/// forward pass. With a `state` the call goes on from there with its own keys, which follow those before;
+/// forward pass. With a `state`, the call continues that softmax: its keys follow the earlier ones;
 /// without `out` it leaves the new state in place of the old, else it ends there. The last call may have no
 /// keys. `out` may then be in the memory of state.values. What is not finite is then left so, also where a
 /// call on all keys at once does better: rows that met NaN in excluded keys, or sums that were too large.
@@ -270,9 +284,9 @@ struct AttentionReach {
 };
 AttentionReach attention_reach(const AttentionProblem&, int64_t query_begin, int64_t query_end);
 
-/// One more score of no key, sinks[h], in every row's softmax: `out` and `lse` of a forward pass (out may be
-/// f16) become out · w and lse - log w, w = 1 / (1 + exp(sink - lse)). The backward then runs as it stands:
-/// it finds the probabilities from that lse, and ⟨d_out, out⟩ lacks nothing because the sink has no value.
+/// Adds an attention sink, an extra logit sinks[h] without a value, to every row's softmax: a forward pass's
+/// `out` (which may be f16) and `lse` become out · w and lse - log w, w = 1 / (1 + exp(sink - lse)). The
+/// backward then runs as it stands: it finds the probabilities from that lse, and ⟨d_out, out⟩ lacks nothing because the sink has no value.
 /// Rows without any key are left as they are; inspect.h has what sinks do to them and the sinks' gradient.
 void attention_add_sinks(const AttentionProblem&, const void* sinks, const AttentionOutput&);
 
@@ -323,7 +337,7 @@ struct AttentionPlan {
   double computed_pairs = 0;  ///< pairs in blocks that are not skipped
   std::string reasons;        ///< one line per decision
 };
-/// Of operands that need no data.
+/// Operands need no data.
 AttentionPlan attention_plan(const AttentionProblem&, const ScoreTerms&, const AttentionInput&, int threads);
 
 }  // namespace multihead::kernels

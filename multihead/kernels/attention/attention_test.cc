@@ -179,7 +179,7 @@ TEST(AttentionTest, GradientOfLseIsItsSlope) {
   for (double d : r.d_value) EXPECT_EQ(d, 0);
 }
 
-// What arrives for lse = -inf has no way back, not even NaN.
+// Gradients of lse = -inf go nowhere, not even NaN.
 TEST(AttentionTest, EmptyRowsTakeNoGradientOfLse) {
   CaseOptions o;
   o.queries = 67, o.keys = 97, o.causal = true, o.diagonal = -31, o.lse_gradient = true;

@@ -11,10 +11,10 @@ namespace multihead::kernels {
 /// Every sample has the same rows and intervals.
 bool samples_are_alike(const AttentionProblem& p);
 
-/// The digested call.
-ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, const AttentionInput& in,
-                           const AttentionOutput& out);
-/// AMX tiles or pairs of bf16 where the CPU has them and the numbers allow it; never with a relative key.
+/// The call as the engines take it.
+ForwardCall make_forward_call(const AttentionProblem& p, const ScoreTerms& terms, const AttentionInput& in,
+                              const AttentionOutput& out);
+/// AMX tiles or pairs of bf16 if the CPU and the dtype support them; never with a relative key.
 void choose_engine(ForwardCall& call);
 /// Whether key and value blocks are copied before use.
 void decide_copies(ForwardCall& call);
@@ -26,8 +26,8 @@ int64_t choose_tiles(const ForwardCall& call, int threads, std::vector<Attention
 bool choose_split(const AttentionProblem& p, int threads, int64_t tasks);
 
 /// bf16 and int8 without SIMD kernels.
-void specified_forward(const ForwardCall& call);
-void specified_backward(const BackwardCall& call);
+void reference_f32_forward(const ForwardCall& call);
+void reference_f32_backward(const BackwardCall& call);
 
 void run_forward(ForwardCall call);
 /// By the specification: rows that run_forward left not finite because a sum of finite values was too large.

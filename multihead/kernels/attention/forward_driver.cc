@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBlock = attention_key_block;
 
-// Rows at such a distance fall into few cache sets or pages, so a task that reads them often copies them.
+// Rows this far apart map to few cache sets or pages, so a task that reads them often copies them.
 // Measured: in place loses 20 points at T = 1024, nothing at T <= 128.
 bool hostile(int64_t stride, int64_t dim, int64_t size, int64_t keys, int64_t rows) {
   if (stride == dim || rows < kTileRows) return false;
@@ -81,14 +81,14 @@ void run_split(const ForwardCall& call, std::vector<AttentionTask>& tasks, Scrat
 
 }  // namespace
 
-ForwardCall digest_forward(const AttentionProblem& p, const ScoreTerms& terms, const AttentionInput& in,
-                           const AttentionOutput& out) {
+ForwardCall make_forward_call(const AttentionProblem& p, const ScoreTerms& terms, const AttentionInput& in,
+                              const AttentionOutput& out) {
   ForwardCall call{in, out};
   call.p = &p;
   call.terms = &terms;
   call.bf16 = in.query.dtype == Dtype::bf16;
   call.int8 = in.key.dtype == Dtype::i32;
-  call.has_terms = terms.any();
+  call.has_terms = terms.kinds() != 0;
   call.has_keep = p.keep != nullptr || p.mask_function;
   call.value_columns = padded(p.value_dim);
   return call;

@@ -12,7 +12,7 @@ namespace {
 
 void reason(AttentionPlan& plan, const std::string& line) { plan.reasons += line + "\n"; }
 
-// What a plan has to look at: one sample and one key head stand for all that have the same tasks.
+// The part that a plan looks at: one sample and one key head stand for all that have the same tasks.
 struct Sample {
   AttentionProblem problem;
   int64_t copies = 1;
@@ -44,7 +44,7 @@ void explain_terms(const AttentionProblem& p, const ScoreTerms& t, int chunk, At
   if (t.relative_key) {
     reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
   }
-  if (t.any()) {
+  if (t.kinds() != 0) {
     reason(plan, concat("score terms: applied to chunks of ", chunk, " keys while they are in L1"));
   }
   if (t.score_function && !t.score_function.apply_with_derivative) {
@@ -86,7 +86,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
   plan.query_tile = kTileRows;
   std::vector<AttentionTask> tasks;
   const auto [sample, copies] = sample_of(p);
-  ForwardCall call = digest_forward(p, t, in, {});
+  ForwardCall call = make_forward_call(p, t, in, {});
   choose_engine(call);
   decide_copies(call);
   if (call.one_part_tiles()) plan.query_tile = kRowTile;

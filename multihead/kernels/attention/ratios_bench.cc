@@ -1,4 +1,4 @@
-// What options, exclusions and a second thread cost or save: every sample of a variant lies between two of
+// Measures what options, exclusions and a second thread cost: every sample of a variant lies between two of
 // its base, and the counter `ratio` is the median of variant / base. Wall time: wants a quiet machine.
 //   kernels_bench --benchmark_filter=AttentionRatio
 #include <benchmark/benchmark.h>

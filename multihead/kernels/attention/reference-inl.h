@@ -219,7 +219,7 @@ void reference_attention_forward(const AttentionProblem& p, const ScoreTerms& t,
   });
 }
 
-/// What reference_scores() is to return for a backward.
+/// The derivatives that a backward needs from reference_scores().
 inline ReferenceDerivative derivative_for(const ScoreTerms& t, const AttentionGradient& g) {
   return g.d_captured && t.score_function.captured > 0 ? ReferenceDerivative::behind_function
                                                        : ReferenceDerivative::whole;

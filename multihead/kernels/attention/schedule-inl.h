@@ -1,4 +1,4 @@
-// How attention cuts its work: tiles of 64 rows (queries of one key head), the keys each row may see as an
+// Cuts attention into work: tiles of 64 rows (queries of one key head), the keys each row may see as an
 // interval, and tasks. Plain C++, shared by the forward and backward kernels.
 #pragma once
 

@@ -1,4 +1,4 @@
-// One more score of no key in every row's softmax, after the forward pass and before the backward.
+// Attention sinks: rescales the forward pass's output, and the gradient before the backward pass.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -76,13 +76,13 @@ std::string TokenPlan::check(const TransformerLayer& layer, const LayerCall& cal
   const AttentionCall& a = call.attention;
   const MultiHeadAttention& self = layer.self_attn;
   const MultiHeadAttentionOptions& o = self.options();
-  if (call.rng != nullptr || a.rng != nullptr) return "dropout";
-  if (a.capture != nullptr || a.lse != nullptr) return "a capture";
-  if (!a.mask.excludes_nothing()) return "a mask";
-  if (a.score_mod || a.bias.defined() || a.sinks.defined() || a.relative_bias.defined() || o.zero_attn ||
-      a.relative_key.defined() || a.scale.has_value() || a.empty_row != EmptyRow::zero) {
-    return "other scores";
+  if (call.rng != nullptr) return "dropout";
+  static constexpr std::string_view kTaken[] = {"softcap", "alibi_slopes"};
+  if (const char* other = multihead::detail::other_option(a, kTaken)) {
+    return concat("attention with ", other);
   }
+  if (a.score_mod) return "attention with score_mod";
+  if (o.zero_attn) return "attention with zero_attn";
   if (layer.options().cross_attention) return "cross-attention";
   const auto block = layer.options().block;
   const bool has_norm2 = block != Block::parallel_shared && block != Block::attention_only;

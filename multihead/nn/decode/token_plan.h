@@ -51,7 +51,7 @@ struct AttendStep {
 /// with a common past share.
 using TokenList = std::vector<const float*>;
 
-/// What a decoder's layer attends to, in place of a cache. The projections before both attentions and
+/// The lists that a decoder's layer attends to, not a cache. The projections before both attentions and
 /// after them have their heads interleaved where kernels::token_attention_interleaves() says so; those of
 /// cross-attention give queries alone (q_proj).
 struct ListCall {
@@ -79,11 +79,11 @@ using TokenStep = std::variant<kernels::NormArgs<float>, kernels::PackedLinearAr
 
 class TokenPlan {
  public:
-  /// Of kMostRows rows (new tokens of all sequences) and more the products take nearly all the time.
+  /// From kMostRows rows (new tokens of all sequences) on, matrix products dominate.
   static constexpr int64_t kMostRows = 32;
 
-  /// Of x [B, T, E], for caches whose row b holds held[b] tokens and gets counts[b] of the T, which the plan
-  /// refers to.
+  /// Plans x [B, T, E] for caches whose row b holds held[b] tokens and gets counts[b] of the T. The plan refers
+  /// to both.
   TokenPlan(const Tensor& x, std::span<const int64_t> held, std::span<const int64_t> counts);
 
   /// Why no plan can be used on this thread now; empty if one can.

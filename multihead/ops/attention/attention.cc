@@ -91,14 +91,14 @@ AttentionSizes check_ragged(const Tensor& query, const Tensor& key, const Tensor
   return s;
 }
 
-// What a backward reads and writes: `tensors` are the gradients of the op's inputs, the others views of them.
+// Operands of a backward: `tensors` are the gradients of the op's inputs, the others views of them.
 struct BackwardOperands {
   Tensor d_out;
   std::vector<Tensor> tensors;
   Tensor d_query, d_key, d_value;
 };
 
-// What a call has written for its caller: the output, log-sum-exps and what was captured, as far as wanted.
+// The tensors that a call has written for its caller: output, log-sum-exps and captures, as far as wanted.
 std::vector<Tensor*> results_of(Tensor& output, const AttentionOptions& options) {
   std::vector<Tensor*> results = {&output};
   if (options.lse) results.push_back(options.lse);
@@ -152,18 +152,17 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options,
   const std::vector<Tensor>& captured = call.bound->score_mod().captured();
   const auto each = [&](auto&& f) {
     for (const Tensor& x : inputs) f(x);
-    for (const auto term : kTerms) f(options.*term);
+    for (const auto term : kLearnedOptions) f(options.*term);
     for (const Tensor& x : captured) f(x);
   };
   bool recording = false;
   each([&](const Tensor& x) { recording = recording || x.requires_grad(); });
   if (!recording) return output;
   std::vector<std::shared_ptr<GradientSlot>> slots;
-  slots.reserve(inputs.size() + kTermCount + captured.size());
+  slots.reserve(inputs.size() + kLearnedCount + captured.size());
   each([&](const Tensor& x) { slots.push_back(x.defined() ? x.gradient_slot() : nullptr); });
   WantedGradients wanted;
-  for (size_t term = 0; term < kTermCount; ++term)
-    wanted.terms[term] = (options.*kTerms[term]).requires_grad();
+  for (const auto term : kLearnedOptions) wanted.terms[learned_index(term)] = (options.*term).requires_grad();
   wanted.captured = !captured.empty();
   const size_t count = slots.size();
   const std::vector<Tensor*> results = results_of(output, options);
@@ -232,6 +231,7 @@ Tensor attention_packed(const Tensor& rows, const PackedHeads& heads, const Atte
   constexpr const char* who = "attention_packed";
   const Tensor qkv = for_product(rows);
   const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
+  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_packed(qkv, heads, kv);
   if (const ContextScope* scope = ContextScope::current())
     return packed_ring(*scope, qkv, s, options, score_mod);

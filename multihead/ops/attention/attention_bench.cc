@@ -1,4 +1,4 @@
-// What options cost over the bare kernel, and the op over the kernel: one thread, interleaved by repetition.
+// Measures options over the bare kernel, and the op over the kernel: one thread, interleaved by repetition.
 //   ops_bench --benchmark_filter=Attention --benchmark_enable_random_interleaving --benchmark_repetitions=20
 #include <benchmark/benchmark.h>
 

@@ -194,7 +194,7 @@ TEST(AttentionTest, EmptyRowRules) {
   EXPECT_NO_THROW(attention(x.q, x.k, x.v, {.mask = query_lengths(ints({1})), .empty_row = EmptyRow::error}));
 }
 
-// What a mask excludes must not leak, whatever it is; what is attended must.
+// Excluded keys must not leak, whatever they hold; attended ones must.
 TEST(AttentionTest, NothingLeaksOutOfExcludedKeys) {
   const std::vector<Mask> masks = {
       lengths(ints({60, 33})),

@@ -18,7 +18,7 @@ struct Axes {
 };
 inline constexpr Axes kBhtd = {0, 1, 2}, kBthd = {0, 2, 1}, kRagged = {-1, 1, 0};
 
-/// What the backward keeps: O(T) memory.
+/// A call as the backward keeps it: O(T) memory.
 struct AttentionCall {
   std::shared_ptr<const BoundAttention> bound;
   Axes axes;
@@ -28,7 +28,7 @@ struct AttentionCall {
 
 /// Which gradients are wanted besides those of query, key and value.
 struct WantedGradients {
-  std::array<bool, kTermCount> terms = {};
+  std::array<bool, kLearnedCount> terms = {};
   bool captured = false;
 };
 
@@ -78,6 +78,9 @@ AttentionCall prepare_attention(const char* who, const Tensor& query, const Tens
 
 /// Allocates lse, fills call.out, and returns what the options request.
 void compute_attention(AttentionCall& call, const AttentionOptions& options);
+
+/// The parts of a kernel's sums, in the shapes of what a score function captured; 16 bits get f32.
+std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums);
 
 /// call.lse for the caller, where the sinks of rows without any key count.
 Tensor reported_lse(const AttentionCall& call);

@@ -10,6 +10,7 @@
 #include "multihead/ops/attention/check-inl.h"
 #include "multihead/ops/attention/inspect/capture-inl.h"
 #include "multihead/ops/attention/int8.h"
+#include "multihead/ops/attention/terms-inl.h"
 #include "multihead/ops/dispatch-inl.h"
 
 namespace multihead::detail {
@@ -55,19 +56,6 @@ void check_no_empty_row(const AttentionCall& call) {
   }
 }
 
-// The parts of the kernel's sums, in the shapes of what was captured; 16 bits get f32.
-std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums) {
-  std::vector<Tensor> gradients;
-  int64_t begin = 0;
-  for (const Tensor& x : mod.captured()) {
-    Tensor part = Tensor::empty(x.shape(), sums.dtype());
-    part.copy_from(sums.as_strided(x.shape(), part.strides(), begin));
-    gradients.push_back(is_half(x.dtype()) ? part : part.to(x.dtype()));
-    begin += x.numel();
-  }
-  return gradients;
-}
-
 // The kernel knows [H, …]; a table that all heads share gets the sum over them.
 Tensor sum_over_heads(const Tensor& full, const Shape& shape) {
   if (!full.defined() || full.shape() == shape) return full;
@@ -80,6 +68,18 @@ Tensor sum_over_heads(const Tensor& full, const Shape& shape) {
 }
 
 }  // namespace
+
+std::vector<Tensor> captured_gradients(const ScoreMod& mod, const Tensor& sums) {
+  std::vector<Tensor> gradients;
+  int64_t begin = 0;
+  for (const Tensor& x : mod.captured()) {
+    Tensor part = Tensor::empty(x.shape(), sums.dtype());
+    part.copy_from(sums.as_strided(x.shape(), part.strides(), begin));
+    gradients.push_back(part.to(is_half(x.dtype()) ? Dtype::f32 : x.dtype()));
+    begin += x.numel();
+  }
+  return gradients;
+}
 
 kernels::Operand operand(const Tensor& x, const Axes& axes) {
   if (!x.defined()) return {};
@@ -169,7 +169,7 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
   } else {
     kernels::attention_forward(bound.problem(), bound.terms(), input_of(call, call.axes), to);
   }
-  if (const Tensor& sinks = bound.tensor(kSinks); sinks.defined()) {
+  if (const Tensor& sinks = bound.tensor(&AttentionOptions::sinks); sinks.defined()) {
     kernels::attention_add_sinks(bound.problem(), sinks.raw(), to);
   }
   if (options.empty_row == EmptyRow::error) check_no_empty_row(call);
@@ -183,7 +183,7 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
 Tensor reported_lse(const AttentionCall& call) {
   AttentionCall filled = call;
   filled.lse = call.lse.clone();  // the backward reads its own
-  const Tensor& sinks = call.bound->tensor(kSinks);
+  const Tensor& sinks = call.bound->tensor(&AttentionOptions::sinks);
   if (!sinks.defined()) return filled.lse;
   kernels::AttentionProblem own = call.bound->problem();
   if (!own.sequences) own.queries = call.lse.size(2);  // of a rank in a ring
@@ -208,32 +208,31 @@ TermGradients attention_gradients(const AttentionCall& call, const OutputGradien
   g.d_query = operand(d_query, call.axes), g.d_key = operand(d_key, call.axes);
   g.d_value = operand(d_value, call.axes);
   TermGradients to;
-  const auto memory = [&](Term term) -> void* {
-    if (!wanted.terms[term]) return nullptr;
-    Shape shape = bound.tensor(term).shape();
-    if (term == kRelativeKey) shape[0] = bound.sizes().heads;
-    to.terms[term] = Tensor::empty(shape, dtype);
-    return to.terms[term].raw();
+  const auto memory = [&](Tensor AttentionOptions::*option) -> void* {
+    const size_t index = learned_index(option);
+    if (!wanted.terms[index]) return nullptr;
+    to.terms[index] = Tensor::empty(bound.tensor(option).shape(), dtype);
+    return to.terms[index].raw();
   };
-  g.d_bias = memory(kBias);
-  g.d_alibi_slopes = memory(kAlibiSlopes);
-  g.d_relative_bias = memory(kRelativeBias);
-  g.d_relative_key = memory(kRelativeKey);
+  for (const AttentionTerm& term : attention_terms()) {
+    if (term.gradient != nullptr) g.*term.gradient = memory(term.tensor);
+  }
   Tensor captured;
   if (wanted.captured) {
     captured = Tensor::empty({bound.terms().score_function.captured}, dtype);
     g.d_captured = captured.raw();
   }
   kernels::attention_backward(bound.problem(), bound.terms(), input_of(in, call.axes), g);
-  void* d_sinks = memory(kSinks);
+  void* d_sinks = memory(&AttentionOptions::sinks);
   if (d_sinks) {
-    kernels::attention_sink_gradient(bound.problem(), bound.tensor(kSinks).raw(), {g.out, g.lse}, g.d_out,
-                                     g.d_lse, d_sinks);
+    kernels::attention_sink_gradient(bound.problem(), bound.tensor(&AttentionOptions::sinks).raw(),
+                                     {g.out, g.lse}, g.d_out, g.d_lse, d_sinks);
   }
   add_capture_gradients(bound, input_of(in, call.axes), from.capture, g, d_sinks);
   if (wanted.captured) to.captured = captured_gradients(bound.score_mod(), captured);
-  for (const Term term : {kRelativeBias, kRelativeKey}) {
-    to.terms[term] = sum_over_heads(to.terms[term], bound.shape(term));
+  for (const auto option : kLearnedOptions) {
+    Tensor& gradient = to.terms[learned_index(option)];
+    gradient = sum_over_heads(gradient, bound.shape(option));
   }
   return to;
 }

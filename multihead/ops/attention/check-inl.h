@@ -1,4 +1,4 @@
-// What query, key and value must look like. Internal to ops.
+// Checks query, key and value. Internal to ops.
 #pragma once
 
 #include "multihead/ops/attention/bind-inl.h"

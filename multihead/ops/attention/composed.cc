@@ -2,379 +2,312 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
-#include <vector>
+#include <numeric>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/ops/attention/bind-inl.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/composed-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
+#include "multihead/ops/attention/ring/context_scope.h"
+#include "multihead/ops/attention/terms-inl.h"
+#include "multihead/ops/dispatch-inl.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
 
 namespace multihead {
+namespace detail {
 namespace {
 
 using Doubles = std::vector<double>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-struct Pair {
-  int64_t b, h, i, j;
+// The offset of the positions that terms see, by the definition of masks.
+int64_t position_offset(const Mask& mask, const MaskPair& at) {
+  for (const auto& part : mask.parts()) {
+    if (part->diagonal() != nullptr) return part->diagonal()->offset_at(at);
+  }
+  return at.keys - at.queries;
+}
+
+// x [B, H, rows, k] with heads that share keys or values one below the other: [B, Hkv, rows of a group, k].
+Tensor in_groups(const Tensor& x, const AttentionSizes& s) {
+  const int64_t group = s.kv_heads == 0 ? 0 : s.heads / s.kv_heads;
+  return reshape(x, {s.batch, s.kv_heads, group * x.size(2), x.size(3)});
+}
+
+// [..., 1]: the largest of each row, 0 where all are -inf, and where that is so.
+struct RowTops {
+  Tensor largest, empty;
+
+  explicit RowTops(const Tensor& x) {
+    const Doubles values = x.to_vector<double>();
+    Shape rows = x.shape();
+    rows[-1] = 1;
+    largest = Tensor::zeros(rows, Dtype::f64), empty = Tensor::zeros(rows, Dtype::boolean);
+    for (int64_t row = 0; row < rows.numel(); ++row) {
+      const auto begin = values.begin() + row * x.size(-1), end = begin + x.size(-1);
+      bool& none = empty.data<bool>()[row];
+      none = std::all_of(begin, end, [](double v) { return v == -kInf; });
+      if (!none) largest.data<double>()[row] = *std::max_element(begin, end);
+    }
+    largest = largest.to(x.dtype());
+  }
 };
 
-// The definition of one call.
-struct Problem {
-  int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
-  AttentionOptions options;
+Tensor constant(double value, const Tensor& like) { return Tensor::full({1}, value, like.dtype()); }
+
+// log Σ e^x over the last axis, [..., 1]. Rows of -inf have no gradient.
+Tensor log_sum_exp(const Tensor& x) {
+  const RowTops tops(x);
+  const Tensor total = sum(exp(sub(x, tops.largest)), -1, true);
+  const Tensor lse = add(tops.largest, log(where(tops.empty, constant(1, x), total)));
+  return where(tops.empty, constant(-kInf, x), lse);
+}
+
+// The score function on rows of scores [B, H, rows, Tk], which are contiguous.
+struct FunctionCall {
   ScoreMod score_mod;
-  double scale = 1, dropout_p = 0;
-  uint64_t dropout_key = 0;
-  Doubles q, k, v, relative_key;
+  std::vector<int64_t> rows, offsets;
 
-  detail::MaskPair pair(const Pair& at) const { return {at.b, at.h, at.i, at.j, queries, keys}; }
-  // Offset of the positions that biases and score functions see.
-  int64_t position_offset(int64_t b) const {
-    const Diagonal* diagonal = nullptr;
-    for (const auto& part : options.mask.parts()) {
-      if (diagonal == nullptr) diagonal = part->diagonal();
+  // f(functions, tile, where it begins in bytes) for every row.
+  template <class F>
+  void each_tile(const Tensor& scores, F f) const {
+    const ScoreContext context{score_mod.function(), offsets.data()};
+    const kernels::ScoreFunction functions = score_mod.bind(scores.dtype(), &context);
+    const int64_t keys = scores.size(3), count = std::ssize(rows), heads = scores.size(1);
+    for (int64_t n = 0; n < scores.size(0) * heads * count; ++n) {
+      const int64_t at = n * keys * static_cast<int64_t>(size_of(scores.dtype()));
+      const int64_t b = n / (heads * count), h = n / count % heads;
+      f(functions, {static_cast<char*>(scores.raw()) + at, 1, b, h, rows[n % count], 1, 0, keys}, at);
     }
-    return diagonal ? diagonal->offset_at(pair({b, 0, 0, 0})) : keys - queries;
   }
-  bool allows(const Pair& at) const {
-    const auto& parts = options.mask.parts();
-    return std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return part->allows(pair(at)); });
+
+  // The gradients of the scores and of what was captured.
+  Gradients backward(const Tensor& scores, const Tensor& d) const {
+    using kernels::ScoreFunction;
+    using kernels::ScoreTile;
+    Gradients all = {d.clone()};
+    auto* const dx = static_cast<char*>(all[0].raw());
+    if (!score_mod.captured().empty()) {
+      const Tensor sums = Tensor::zeros({score_mod.bind(d.dtype(), nullptr).captured}, d.dtype());
+      each_tile(scores, [&](const ScoreFunction& f, const ScoreTile& tile, int64_t at) {
+        f.backward(f.context, tile, dx + at, sums.raw());
+      });
+      for (const Tensor& x : captured_gradients(score_mod, sums)) all.push_back(x);
+      return all;
+    }
+    const Tensor slopes = empty_like(scores);
+    each_tile(scores.clone(), [&](const ScoreFunction& f, const ScoreTile& tile, int64_t at) {
+      f.apply_with_derivative(f.context, tile, static_cast<char*>(slopes.raw()) + at);
+    });
+    all[0] = where(all[0].to(Dtype::boolean), mul(all[0], slopes), constant(0, slopes));
+    return all;
   }
-  const double* query_row(const Pair& at) const {
-    return q.data() + ((at.b * heads + at.h) * queries + at.i) * dim;
-  }
-  int64_t kv_row(const Pair& at) const { return (at.b * kv_heads + at.h / (heads / kv_heads)) * keys + at.j; }
-  int64_t relative_index(const Tensor& table, const Pair& at) const {
-    const int64_t span = table.size(1);
-    const int64_t center = options.relative_center < 0 ? (span - 1) / 2 : options.relative_center;
-    return std::clamp<int64_t>(at.j - at.i - position_offset(at.b) + center, 0, span - 1);
-  }
-  /// Where the vector of a pair begins in relative_key.
-  size_t relative_key_row(const Pair& at) const {
-    const Tensor& table = options.relative_key;
-    const int64_t head = table.size(0) == 1 ? 0 : at.h;
-    return static_cast<size_t>((head * table.size(1) + relative_index(table, at)) * dim);
-  }
-  int64_t alibi_index(const Pair& at) const {
-    return (options.alibi_slopes.rank() == 2 ? at.b * heads : 0) + at.h;
-  }
-  int64_t relative_row(const Pair& at) const { return options.relative_bias.size(0) == 1 ? 0 : at.h; }
-  /// scale · ⟨query, key⟩.
-  double product(const Pair& at) const;
-  /// The final score and its derivative by that; by the score function's result if that captured anything.
-  std::pair<double, double> score(const Pair& at) const;
-  /// The gradient of the product from that of the score function's result; `captured` takes up its share.
-  double through_function(const Pair& at, double d, double* captured) const;
 };
-
-double Problem::product(const Pair& at) const {
-  const double* a = query_row(at);
-  const double* c = k.data() + kv_row(at) * dim;
-  double s = 0;
-  for (int64_t d = 0; d < dim; ++d) s += a[d] * c[d];
-  if (options.relative_key.defined()) {
-    const double* r = relative_key.data() + relative_key_row(at);
-    for (int64_t d = 0; d < dim; ++d) s += a[d] * r[d];
-  }
-  return s * scale;
-}
-
-double Problem::through_function(const Pair& at, double d, double* captured) const {
-  const detail::ScoreContext context{score_mod.function(), nullptr, position_offset(at.b)};
-  double s = product(at);
-  score_mod.bind(Dtype::f64, &context)
-      .backward(&context, {&s, 1, at.b, at.h, at.i, 1, at.j, 1}, &d, captured);
-  return d;
-}
-
-std::pair<double, double> Problem::score(const Pair& at) const {
-  double s = product(at), derivative = 1;
-  if (score_mod) {
-    const detail::ScoreContext context{score_mod.function(), nullptr, position_offset(at.b)};
-    score_mod.bind(Dtype::f64, &context)
-        .apply_with_derivative(&context, {&s, 1, at.b, at.h, at.i, 1, at.j, 1}, &derivative);
-    if (!score_mod.captured().empty()) derivative = 1;
-  }
-  if (options.softcap > 0) {
-    const double cap = double{options.softcap}, t = std::tanh(s / cap);
-    s = cap * t;
-    derivative *= 1 - t * t;
-  }
-  const double distance = static_cast<double>(std::abs(at.i + position_offset(at.b) - at.j));
-  if (options.bias.defined()) s += detail::broadcast_at(options.bias, at.b, at.h, at.i, at.j);
-  if (options.relative_bias.defined()) {
-    s += options.relative_bias.at({relative_row(at), relative_index(options.relative_bias, at)});
-  }
-  if (options.alibi_slopes.defined()) {
-    const Tensor& slopes = options.alibi_slopes;
-    s -= distance * (slopes.rank() == 2 ? slopes.at({at.b, at.h}) : slopes.at({at.h}));
-  }
-  return {s, derivative};
-}
-
-// What the backward needs of one row of scores.
-struct Row {
-  Doubles probability, derivative, factor;  // factor: 0 where dropped, else 1 / (1 - p)
-  std::vector<bool> allowed;
-  double lse = -kInf;
-  double sink = 0;  // its probability; of a row without keys 1, as there is nothing else
-  bool empty = true;
-};
-
-Row make_row(const Problem& p, int64_t b, int64_t h, int64_t i) {
-  Row row;
-  double max = -kInf;
-  for (int64_t j = 0; j < p.keys; ++j) {
-    const Pair at{b, h, i, j};
-    const bool allowed = p.allows(at);
-    const auto [score, derivative] = allowed ? p.score(at) : std::pair{-kInf, 0.0};
-    const bool kept =
-        p.dropout_p <= 0 || kernels::attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p);
-    row.allowed.push_back(allowed);
-    row.probability.push_back(score);
-    row.derivative.push_back(derivative);
-    row.factor.push_back(!kept ? 0.0 : p.dropout_p > 0 ? 1 / (1 - p.dropout_p) : 1.0);
-    row.empty = row.empty && score == -kInf;
-    max = std::max(max, score);
-  }
-  const double sink = p.options.sinks.defined() ? p.options.sinks.at({h}) : -kInf;
-  max = std::max(max, sink);
-  double sum = sink == -kInf ? 0 : std::exp(sink - max);
-  for (double& x : row.probability) sum += (x = row.empty ? 0 : std::exp(x - max));
-  for (double& x : row.probability) x = row.empty ? 0 : x / sum;
-  if (sum != 0) row.lse = max + std::log(sum);
-  row.sink = sink == -kInf ? 0 : std::exp(sink - row.lse);
-  if (row.empty && p.options.empty_row == EmptyRow::uniform) {
-    std::fill(row.probability.begin(), row.probability.end(), 1.0 / static_cast<double>(p.keys));
-    row.allowed.assign(row.allowed.size(), true);
-  }
-  return row;
-}
-
-struct DoubleGradients {
-  Doubles q, k, v, bias, alibi, relative, relative_key, sinks, captured;
-};
-
-// Index of the element of `shape` that broadcasts to (b, h, i, j).
-size_t broadcast_index(const Shape& shape, const Pair& at) {
-  const int64_t index[4] = {at.b, at.h, at.i, at.j};
-  const Shape strides = contiguous_strides(shape);
-  int64_t offset = 0;
-  for (int axis = 1; axis <= shape.rank(); ++axis) {
-    if (shape[-axis] != 1) offset += index[4 - axis] * strides[-axis];
-  }
-  return static_cast<size_t>(offset);
-}
-
-// The gradients of one row of results: of the output, of the log-sum-exp, of the weights (or null).
-struct RowGradients {
-  const double* out;
-  double lse;
-  const double* weights;
-};
-
-void backward_row(const Problem& p, const Row& row, const Pair& first, const RowGradients& d,
-                  DoubleGradients& g) {
-  Doubles dp(row.probability.size(), 0.0);
-  double delta = -d.lse;
-  for (size_t j = 0; j < dp.size(); ++j) {
-    if (!row.allowed[j]) continue;
-    const int64_t kv = p.kv_row({first.b, first.h, first.i, static_cast<int64_t>(j)}) * p.value_dim;
-    for (int64_t c = 0; row.factor[j] != 0 && c < p.value_dim; ++c) {
-      dp[j] += row.factor[j] * d.out[c] * p.v[static_cast<size_t>(kv + c)];
-      g.v[static_cast<size_t>(kv + c)] += row.probability[j] * row.factor[j] * d.out[c];
-    }
-    if (d.weights) dp[j] += d.weights[j];
-    delta += row.probability[j] * dp[j];
-  }
-  if (row.empty) delta = -d.lse;
-  if (!g.sinks.empty()) g.sinks[static_cast<size_t>(first.h)] -= row.sink * delta;
-  if (row.empty) return;
-  for (size_t j = 0; j < dp.size(); ++j) {
-    if (!row.allowed[j]) continue;
-    const Pair at{first.b, first.h, first.i, static_cast<int64_t>(j)};
-    const double ds = row.probability[j] * (dp[j] - delta);
-    if (!g.bias.empty()) g.bias[broadcast_index(p.options.bias.shape(), at)] += ds;
-    if (!g.alibi.empty()) {
-      g.alibi[static_cast<size_t>(p.alibi_index(at))] -=
-          ds * static_cast<double>(std::abs(at.i + p.position_offset(at.b) - at.j));
-    }
-    if (!g.relative.empty()) {
-      const int64_t span = p.options.relative_bias.size(1);
-      const int64_t index = p.relative_index(p.options.relative_bias, at);
-      g.relative[static_cast<size_t>(p.relative_row(at) * span + index)] += ds;
-    }
-    double d_product = ds * row.derivative[j];
-    if (!g.captured.empty()) d_product = p.through_function(at, d_product, g.captured.data());
-    const double d_dot = d_product * p.scale;
-    const int64_t q = (p.query_row(at) - p.q.data()), k = p.kv_row(at) * p.dim;
-    for (int64_t d = 0; d < p.dim; ++d) {
-      g.q[static_cast<size_t>(q + d)] += d_dot * p.k[static_cast<size_t>(k + d)];
-      g.k[static_cast<size_t>(k + d)] += d_dot * p.q[static_cast<size_t>(q + d)];
-    }
-    if (g.relative_key.empty()) continue;
-    const size_t row = p.relative_key_row(at);
-    for (int64_t d = 0; d < p.dim; ++d) {
-      g.q[static_cast<size_t>(q + d)] += d_dot * p.relative_key[row + static_cast<size_t>(d)];
-      g.relative_key[row + static_cast<size_t>(d)] += d_dot * p.q[static_cast<size_t>(q + d)];
-    }
-  }
-}
-
-Tensor of_doubles(const Doubles& values, const Shape& shape, Dtype dtype) {
-  return Tensor::of<double>(shape, values).to(dtype);
-}
-
-// Refuses what attention() refuses; the generator stays where it is.
-void check_call(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
-                const ScoreMod& score_mod) {
-  constexpr const char* who = "attention_composed";
-  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": only layout bhtd");
-  const detail::AttentionSizes sizes = detail::check_attention(who, query, key, value, options.layout);
-  AttentionOptions checked = options;
-  checked.rng = nullptr;
-  detail::BoundAttention(who, sizes, checked, score_mod, query.dtype());
-}
-
-Problem make_problem(const Tensor& query, const Tensor& key, const Tensor& value,
-                     const AttentionOptions& options, const ScoreMod& score_mod) {
-  check_call(query, key, value, options, score_mod);
-  Problem p{query.size(0), query.size(1), key.size(1), query.size(2), key.size(2),
-            query.size(3), value.size(3), options,     score_mod};
-  p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));
-  if (options.rng && options.dropout_p > 0) {
-    p.dropout_p = double{options.dropout_p};
-    p.dropout_key = detail::dropout_key(options.rng->next());
-  }
-  p.q = query.to_vector<double>();
-  p.k = key.to_vector<double>();
-  p.v = value.to_vector<double>();
-  if (options.relative_key.defined()) p.relative_key = options.relative_key.to_vector<double>();
-  return p;
-}
-
-template <class F>
-void each_row(const Problem& p, F&& f) {
-  for (int64_t n = 0; n < p.batch * p.heads * p.queries; ++n) {
-    f(n, Pair{n / (p.heads * p.queries), n / p.queries % p.heads, n % p.queries, 0});
-  }
-}
-
-struct Computed {
-  std::shared_ptr<const Problem> problem;
-  std::shared_ptr<const std::vector<Row>> rows;
-};
-
-// `d`: of output, log-sum-exps, weights; undefined or absent where they had no use.
-Gradients composed_gradients(const Computed& call, const std::vector<Tensor>& d, Dtype dtype) {
-  const Problem& p = *call.problem;
-  const AttentionOptions& o = p.options;
-  const auto numbers = [](const Tensor& x, int64_t count) {
-    return x.defined() ? x.to_vector<double>() : Doubles(static_cast<size_t>(count), 0.0);
-  };
-  const int64_t row_count = p.batch * p.heads * p.queries;
-  const bool has_weights = d.size() > 2 && d[2].defined();
-  const Doubles d_out = numbers(d[0], row_count * p.value_dim), d_lse = numbers(d[1], row_count),
-                d_weights = numbers(has_weights ? d[2] : Tensor(), 0);
-  const auto zeros = [](const Tensor& x) {
-    return Doubles(x.defined() ? static_cast<size_t>(x.numel()) : 0, 0.0);
-  };
-  int64_t captured = 0;
-  for (const Tensor& x : p.score_mod.captured()) captured += x.numel();
-  DoubleGradients g{Doubles(p.q.size(), 0.0),
-                    Doubles(p.k.size(), 0.0),
-                    Doubles(p.v.size(), 0.0),
-                    zeros(o.bias),
-                    zeros(o.alibi_slopes),
-                    zeros(o.relative_bias),
-                    zeros(o.relative_key),
-                    zeros(o.sinks),
-                    Doubles(static_cast<size_t>(captured))};
-  each_row(p, [&](int64_t n, const Pair& at) {
-    const double* weights = has_weights ? d_weights.data() + n * p.keys : nullptr;
-    backward_row(p, (*call.rows)[static_cast<size_t>(n)], at,
-                 {d_out.data() + n * p.value_dim, d_lse[static_cast<size_t>(n)], weights}, g);
-  });
-  const auto term = [&](const Doubles& values, const Tensor& like) {
-    return like.defined() ? of_doubles(values, like.shape(), dtype) : Tensor();
-  };
-  const Shape kv = {p.batch, p.kv_heads, p.keys};
-  Gradients all = {of_doubles(g.q, {p.batch, p.heads, p.queries, p.dim}, dtype),
-                   of_doubles(g.k, kv.inserted(3, p.dim), dtype),
-                   of_doubles(g.v, kv.inserted(3, p.value_dim), dtype),
-                   term(g.bias, o.bias),
-                   term(g.alibi, o.alibi_slopes),
-                   term(g.relative, o.relative_bias),
-                   term(g.relative_key, o.relative_key),
-                   term(g.sinks, o.sinks)};
-  auto next = g.captured.begin();
-  for (const Tensor& x : p.score_mod.captured()) {
-    all.push_back(of_doubles(Doubles(next, next + x.numel()), x.shape(),
-                             x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32));
-    next += x.numel();
-  }
-  return all;
-}
-
-// Records the output, and what the options received.
-Tensor record_composed(const Computed& call, const Tensor& query, const Tensor& key, const Tensor& value,
-                       const Tensor& result) {
-  const AttentionOptions& o = call.problem->options;
-  std::vector<Tensor> inputs = {query,          key,    value, o.bias, o.alibi_slopes, o.relative_bias,
-                                o.relative_key, o.sinks};
-  const auto& captured = call.problem->score_mod.captured();
-  inputs.insert(inputs.end(), captured.begin(), captured.end());
-  const auto learns = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
-  if (Tape::current() == nullptr || std::none_of(inputs.begin(), inputs.end(), learns)) return result;
-  std::vector<std::shared_ptr<GradientSlot>> slots;
-  for (const Tensor& x : inputs) slots.push_back(x.defined() ? x.gradient_slot() : nullptr);
-  Tensor unused = Tensor::empty({0});
-  std::vector<Tensor> outputs = {result, o.lse ? *o.lse : unused};
-  if (o.capture) outputs.push_back(o.capture->weights);
-  Tape::current()->add(std::move(slots), outputs,
-                       [call, dtype = detail::arithmetic_dtype(query.dtype())](const std::vector<Tensor>& d) {
-                         return composed_gradients(call, d, dtype);
-                       });
-  if (o.lse) *o.lse = outputs[1];
-  if (o.capture) o.capture->weights = outputs[2];
-  return outputs[0];
-}
 
 }  // namespace
 
+Composition::Composition(std::string who, const AttentionSizes& sizes,
+                         const std::array<Tensor, 3>& query_key_value, const AttentionOptions& options,
+                         const ScoreMod& score_mod, Dtype dtype, std::vector<int64_t> rows)
+    : options_(options),
+      score_mod_(score_mod),
+      bound_(std::move(who), sizes, options, score_mod, query_key_value[0].dtype()),
+      dtype_(dtype),
+      query_(wide(query_key_value[0])),
+      key_(wide(query_key_value[1])),
+      value_(wide(query_key_value[2])),
+      rows_(std::move(rows)) {
+  MH_CHECK(ContextScope::current() == nullptr, ValueError, bound_.who(), ": not in a ContextScope");
+  if (rows_.empty()) {
+    rows_.resize(static_cast<size_t>(sizes.queries));
+    std::iota(rows_.begin(), rows_.end(), 0);
+  }
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    offsets_.push_back(position_offset(options.mask, {b, 0, 0, 0, sizes.queries, sizes.keys}));
+  }
+  allowed_ = find_allowed();
+}
+
+template <class F>
+void Composition::each_row(F f) const {
+  int64_t n = 0;
+  for (int64_t b = 0; b < sizes().batch; ++b) {
+    for (int64_t h = 0; h < sizes().heads; ++h) {
+      for (const int64_t i : rows_) f(n++, b, h, i);
+    }
+  }
+}
+
+Tensor Composition::wide(const Tensor& x) const { return cast(x, dtype_); }
+
+Tensor Composition::own_rows(const Tensor& x) const {
+  if (x.rank() < 2 || x.size(-2) == 1 || std::ssize(rows_) == sizes().queries) return x;
+  std::vector<Tensor> rows;
+  for (const int64_t i : rows_) rows.push_back(slice(x, -2, i, i + 1));
+  return concat(rows, -2);
+}
+
+Tensor Composition::find_allowed() const {
+  const AttentionSizes& s = sizes();
+  const Tensor allowed = Tensor::empty({s.batch, s.heads, std::ssize(rows_), s.keys}, Dtype::boolean);
+  const auto& parts = options_.mask.parts();
+  each_row([&](int64_t n, int64_t b, int64_t h, int64_t i) {
+    for (int64_t j = 0; j < s.keys; ++j) {
+      const MaskPair at{b, h, i, j, s.queries, s.keys};
+      allowed.data<bool>()[n * s.keys + j] =
+          std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return part->allows(at); }) &&
+          (!options_.bias.defined() || broadcast_at(options_.bias, b, h, i, j) != -kInf);
+    }
+  });
+  return allowed;
+}
+
+Tensor Composition::distances() const {
+  Doubles all;
+  for (int64_t b = 0; b < sizes().batch; ++b) {
+    for (const int64_t i : rows_) {
+      for (int64_t j = 0; j < sizes().keys; ++j)
+        all.push_back(std::abs(static_cast<double>(distance(b, i, j))));
+    }
+  }
+  return wide(Tensor::of<double>({sizes().batch, 1, std::ssize(rows_), sizes().keys}, all));
+}
+
+Tensor Composition::at_distance(const Tensor& table, int64_t center) const {
+  const AttentionSizes& s = sizes();
+  const int64_t span = table.size(-1), count = std::ssize(rows_);
+  std::vector<int64_t> from;  // of each element, its place in the table
+  each_row([&](int64_t n, int64_t b, int64_t, int64_t i) {
+    for (int64_t j = 0; j < s.keys; ++j) {
+      from.push_back(n * span + std::clamp<int64_t>(distance(b, i, j) + center, 0, span - 1));
+    }
+  });
+  const Tensor x = contiguous(expand(table, {s.batch, s.heads, count, span}));
+  const Tensor y = Tensor::empty({s.batch, s.heads, count, s.keys}, dtype_);
+  with_data(
+      [&](auto* to, auto* elements) {
+        for (size_t i = 0; i < from.size(); ++i) to[i] = elements[from[i]];
+      },
+      y, x);
+  return record({x}, y, [from = std::move(from), shape = x.shape()](const Tensor& d) -> Gradients {
+    const Tensor dy = d.contiguous(), dx = Tensor::zeros(shape, d.dtype());
+    with_data(
+        [&](auto* to, auto* elements) {
+          for (size_t i = 0; i < from.size(); ++i) to[from[i]] += elements[i];
+        },
+        dx, dy);
+    return {dx};
+  });
+}
+
+Tensor Composition::apply_function(const Tensor& scores) const {
+  const FunctionCall call{score_mod_, rows_, offsets_};
+  const Tensor x = scores.contiguous();
+  Tensor y = x.clone();
+  call.each_tile(y, [](const kernels::ScoreFunction& f, const kernels::ScoreTile& tile, int64_t) {
+    f.apply(f.context, tile);
+  });
+  std::vector<std::shared_ptr<GradientSlot>> slots = {scores.gradient_slot()};
+  bool recording = is_recording({scores});
+  for (const Tensor& captured : score_mod_.captured()) {
+    slots.push_back(captured.gradient_slot());
+    recording = recording || is_recording({captured});
+  }
+  const auto backward = [call, x = x.detach()](const std::vector<Tensor>& d) {
+    return call.backward(x, d[0]);
+  };
+  if (recording) Tape::current()->add(std::move(slots), {&y, 1}, backward);
+  return y;
+}
+
+Tensor Composition::products(const Tensor& query, const Tensor& key) const {
+  return wide(multihead::scale(matmul(query, transpose(key, -2, -1)), bound_.problem().scale));
+}
+
+Tensor Composition::scores() const {
+  Tensor scores = products(in_groups(query_, sizes()), key_);
+  scores = reshape(scores, allowed_.shape());
+  for (const AttentionTerm& term : attention_terms()) {
+    if (term.compose != nullptr && term.is_set(options_, score_mod_)) scores = term.compose(scores, *this);
+  }
+  return where(allowed_, scores, Tensor::full({1}, -kInf, dtype_));
+}
+
+void Composition::check_no_empty_row(const Tensor& empty) const {
+  if (options_.empty_row != EmptyRow::error) return;
+  const int64_t* lengths = bound_.problem().query_lengths;
+  each_row([&](int64_t n, int64_t b, int64_t h, int64_t i) {
+    MH_CHECK(!empty.data<bool>()[n] || (lengths != nullptr && i >= lengths[b]), ValueError, bound_.who(),
+             ": query ", i, " of head ", h, " in sample ", b, " has no key to attend to (empty_row = error)");
+  });
+}
+
+Composition::Softmax Composition::softmax(const Tensor& scores) const {
+  const AttentionSizes& s = sizes();
+  Tensor all = scores;
+  if (options_.sinks.defined()) {  // a column that is left out again
+    const Tensor sinks = reshape(wide(options_.sinks), {s.heads, 1, 1});
+    all = concat({scores, expand(sinks, {s.batch, s.heads, scores.size(2), 1})}, 3);
+  }
+  Softmax to;
+  to.lse = reshape(log_sum_exp(all), {s.batch, s.heads, scores.size(2)});
+  to.empty = RowTops(scores).empty;
+  check_no_empty_row(to.empty);
+  to.probabilities = slice(multihead::softmax(all), 3, 0, s.keys);
+  if (options_.empty_row == EmptyRow::uniform) {
+    to.probabilities = where(to.empty, constant(1 / static_cast<double>(s.keys), scores), to.probabilities);
+  }
+  return to;
+}
+
+Tensor Composition::dropout(const Tensor& probabilities) const {
+  const kernels::AttentionProblem& p = bound_.problem();
+  if (p.dropout_p <= 0) return probabilities;
+  Doubles factors;
+  each_row([&](int64_t, int64_t b, int64_t h, int64_t i) {
+    for (int64_t j = 0; j < sizes().keys; ++j) {
+      const bool kept = kernels::attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p);
+      factors.push_back(kept ? 1 / (1 - p.dropout_p) : 0);
+    }
+  });
+  return mul(probabilities, Tensor::of<double>(probabilities.shape(), factors).to(probabilities.dtype()));
+}
+
+Tensor Composition::output(const Softmax& softmax) const {
+  const AttentionSizes& s = sizes();
+  const Tensor z = matmul(in_groups(dropout(softmax.probabilities), s), value_);
+  const Tensor out = reshape(z, {s.batch, s.heads, query_.size(2), s.value_dim});
+  return options_.empty_row == EmptyRow::nan ? where(softmax.empty, constant(std::nan(""), out), out) : out;
+}
+
+}  // namespace detail
+
 Tensor attention_composed(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options, const ScoreMod& score_mod) {
-  const auto p = std::make_shared<const Problem>(make_problem(query, key, value, options, score_mod));
-  const auto rows = std::make_shared<std::vector<Row>>();
-  Doubles out(static_cast<size_t>(p->batch * p->heads * p->queries * p->value_dim), 0.0), lse, weights;
-  each_row(*p, [&](int64_t n, Pair at) {
-    rows->push_back(make_row(*p, at.b, at.h, at.i));
-    const Row& row = rows->back();
-    MH_CHECK(!row.empty || options.empty_row != EmptyRow::error, ValueError, "attention_composed: empty row");
-    double* o = out.data() + n * p->value_dim;
-    for (at.j = 0; at.j < p->keys; ++at.j) {
-      const auto j = static_cast<size_t>(at.j);
-      weights.push_back(row.probability[j]);
-      if (!row.allowed[j] || row.factor[j] == 0) continue;
-      const double* v = p->v.data() + p->kv_row(at) * p->value_dim;
-      for (int64_t c = 0; c < p->value_dim; ++c) o[c] += row.probability[j] * row.factor[j] * v[c];
-    }
-    if (row.empty && options.empty_row == EmptyRow::nan) std::fill_n(o, p->value_dim, std::nan(""));
-    lse.push_back(row.lse);
-  });
+  constexpr const char* who = "attention_composed";
+  MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": only layout bhtd");
+  const detail::AttentionSizes sizes = detail::check_attention(who, query, key, value, options.layout);
+  const detail::Composition call(who, sizes, {query, key, value}, options, score_mod, Dtype::f64);
+  const Tensor scores = call.scores();
+  const detail::Composition::Softmax softmax = call.softmax(scores);
   const Dtype dtype = detail::arithmetic_dtype(query.dtype());
-  if (options.lse) *options.lse = of_doubles(lse, {p->batch, p->heads, p->queries}, dtype);
-  if (options.capture) {
-    options.capture->weights = of_doubles(weights, {p->batch, p->heads, p->queries, p->keys}, dtype);
+  if (options.lse) *options.lse = cast(softmax.lse, dtype);
+  if (AttentionCapture* capture = options.capture; capture != nullptr) {
+    capture->weights =
+        cast(capture->stage == CaptureStage::scores          ? scores
+             : capture->stage == CaptureStage::probabilities ? softmax.probabilities
+                                                             : call.dropout(softmax.probabilities),
+             dtype);
   }
-  const Tensor result =
-      of_doubles(out, {p->batch, p->heads, p->queries, p->value_dim}, Dtype::f64).to(query.dtype());
-  return record_composed({p, rows}, query, key, value, result);
+  return cast(call.output(softmax), query.dtype());
 }
 
 }  // namespace multihead

@@ -23,12 +23,17 @@ struct Inputs {
   ScoreMod score_mod;
   bool dropout = false;
 
+  std::vector<Tensor*> defined() {
+    std::vector<Tensor*> all = {&query, &key, &value};
+    for (const auto member : detail::kLearnedOptions) {
+      if ((options.*member).defined()) all.push_back(&(options.*member));
+    }
+    return all;
+  }
   std::vector<Tensor> leaves() const {
     std::vector<Tensor> all;
-    for (const Tensor& x : {query, key, value, options.bias, options.alibi_slopes, options.relative_bias,
-                            options.relative_key, options.sinks}) {
-      if (x.defined()) all.push_back(x);
-    }
+    Inputs copy = *this;
+    for (const Tensor* x : copy.defined()) all.push_back(*x);
     return all;
   }
 };
@@ -43,10 +48,7 @@ Inputs make_inputs(const OptionCase& c, const AttentionDims& d, Dtype dtype) {
   in.options = c.options(d, dtype, rng);
   in.score_mod = c.score_mod;
   in.dropout = c.dropout;
-  for (Tensor* x : {&in.query, &in.key, &in.value, &in.options.bias, &in.options.alibi_slopes,
-                    &in.options.relative_bias, &in.options.relative_key, &in.options.sinks}) {
-    if (x->defined()) x->set_requires_grad();
-  }
+  for (Tensor* x : in.defined()) x->set_requires_grad();
   return in;
 }
 
@@ -129,7 +131,7 @@ Result naive(const Inputs& in, const AttentionDims& d) {
   if (in.options.bias.defined()) g.d_bias = r.gradients[next++].data<float>();
   if (in.options.alibi_slopes.defined()) g.d_alibi_slopes = r.gradients[next++].data<float>();
   if (in.options.relative_bias.defined()) {
-    relative = empty_like(bound.tensor(detail::kRelativeBias));
+    relative = empty_like(bound.tensor(&AttentionOptions::relative_bias));
     g.d_relative_bias = relative.data<float>();
   }
   Tensor relative_key;
@@ -300,14 +302,8 @@ TEST(AttentionMatrixTest, EachGradientAlone) {
   const OptionCase c = testing::attention_cases().back();
   Inputs in = make_inputs(c, kDims[0], Dtype::f64);
   const Result all = fused(in);
-  std::vector<Tensor*> leaves = {&in.query,
-                                 &in.key,
-                                 &in.value,
-                                 &in.options.bias,
-                                 &in.options.alibi_slopes,
-                                 &in.options.relative_bias,
-                                 &in.options.relative_key,
-                                 &in.options.sinks};
+  const std::vector<Tensor*> leaves = in.defined();
+  ASSERT_EQ(leaves.size(), 3 + detail::kLearnedCount);
   for (size_t n = 0; n < leaves.size(); ++n) {
     for (size_t m = 0; m < leaves.size(); ++m) {
       leaves[m]->set_requires_grad(false);

@@ -1,8 +1,14 @@
 // Options of attention(). Every field has a default: write {.mask = causal(), .scale = 1.0f}.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "multihead/core/tensor/rng.h"
@@ -27,16 +33,16 @@ using kernels::EmptyRow;      // zero, uniform, nan, error
 /// Under a tape the weights and summaries are results like the output, with gradients for the same tensors;
 /// their backward runs plain loops over the rows concerned, about as long as capturing them took.
 struct AttentionCapture {
-  // What to capture.
-  bool weights_wanted = true;
+  // Requests.
+  bool want_weights = true;
   CaptureStage stage = CaptureStage::probabilities;
   std::vector<int64_t> heads = {};       ///< empty: all
   std::vector<int64_t> query_rows = {};  ///< empty: all; -1 is the last
-  bool key_mass_wanted = false;
-  bool entropy_wanted = false;
+  bool want_key_mass = false;
+  bool want_entropy = false;
   int64_t top_k = 0;
 
-  // What was captured, f64 for f64 inputs, else f32. Probabilities sum to 1, with the sink's where there is
+  // Results, f64 for f64 inputs, else f32. Probabilities sum to 1, with the sink's where there is
   // one.
   Tensor weights = {};      ///< [B, heads, query_rows, Tk]; excluded keys: score -inf, weight 0
   Tensor key_mass = {};     ///< [B, H, Tk]: sum over the queries of the probabilities
@@ -75,7 +81,57 @@ struct AttentionOptions {
   bool allow_binary_bias = false;
 };
 
-/// How attention_packed() splits its last axis: num_heads queries, then num_kv_heads keys, then as many
+namespace detail {
+
+/// The options that change scores or their softmax, by name. Keywords, gradients, token plans and tests read
+/// these two lists, which are complete (nn/options_test.cc).
+inline constexpr auto kScoreOptions =
+    std::tuple(std::pair("softcap", &AttentionOptions::softcap), std::pair("bias", &AttentionOptions::bias),
+               std::pair("alibi_slopes", &AttentionOptions::alibi_slopes),
+               std::pair("relative_bias", &AttentionOptions::relative_bias),
+               std::pair("relative_key", &AttentionOptions::relative_key),
+               std::pair("relative_center", &AttentionOptions::relative_center),
+               std::pair("sinks", &AttentionOptions::sinks));
+inline constexpr auto kCallOptions = std::tuple(
+    std::pair("mask", &AttentionOptions::mask), std::pair("scale", &AttentionOptions::scale),
+    std::pair("dropout_p", &AttentionOptions::dropout_p), std::pair("rng", &AttentionOptions::rng),
+    std::pair("empty_row", &AttentionOptions::empty_row), std::pair("layout", &AttentionOptions::layout),
+    std::pair("capture", &AttentionOptions::capture), std::pair("lse", &AttentionOptions::lse),
+    std::pair("allow_binary_bias", &AttentionOptions::allow_binary_bias));
+
+/// f(name, member) for every option.
+template <class F>
+constexpr void for_each_option(F&& f) {
+  std::apply([&](const auto&... option) { (f(option.first, option.second), ...); },
+             std::tuple_cat(kScoreOptions, kCallOptions));
+}
+
+/// The tensors among the options of a score, in the same order: these get gradients.
+inline constexpr auto kLearnedOptions = std::apply(
+    [](const auto&... option) {
+      using Learned = Tensor AttentionOptions::*;
+      std::array<Learned, (size_t{std::is_convertible_v<decltype(option.second), Learned>} + ...)> all = {};
+      size_t n = 0;
+      const auto add = [&](auto member) {
+        if constexpr (std::is_same_v<decltype(member), Learned>) all[n++] = member;
+      };
+      (add(option.second), ...);
+      return all;
+    },
+    kScoreOptions);
+inline constexpr size_t kLearnedCount = kLearnedOptions.size();
+constexpr size_t learned_index(Tensor AttentionOptions::*member) {
+  size_t n = 0;
+  while (kLearnedOptions[n] != member) ++n;
+  return n;
+}
+
+/// The name of an option that has not its default and is not in `taken`; null: there is none.
+const char* other_option(const AttentionOptions& options, std::span<const std::string_view> taken);
+
+}  // namespace detail
+
+/// The split of attention_packed()'s last axis: num_heads queries, then num_kv_heads keys, then as many
 /// values, each of one head size.
 struct PackedHeads {
   int64_t num_heads = 0;

@@ -108,7 +108,7 @@ TEST(AttentionOverflowTest, OrdinaryColumnsKeepTheirBits) {
   }
 }
 
-// What is not finite in what a query sees stays so; elsewhere it does not show.
+// Values that are not finite stay so for queries that see them, and do not show elsewhere.
 TEST(AttentionOverflowTest, NanAndInfiniteValuesStay) {
   const Inputs in = inputs_of({});
   float* v = in.value.data<float>();

@@ -1,4 +1,4 @@
-// What must hold on every path through the kernels: all dtypes, many and few queries, every instruction set.
+// Promises of every path through the kernels: all dtypes, many and few queries, every instruction set.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -24,7 +24,7 @@ struct ScoreIndex {
 
 namespace detail {
 
-/// What the kernel hands back to the functions below.
+/// Context that the kernel hands back to the functions below.
 struct ScoreContext {
   const void* function = nullptr;
   const int64_t* offsets = nullptr;  // per sample; null: `offset` for all
@@ -151,7 +151,7 @@ class ScoreMod {
   }
 
   explicit operator bool() const { return function_ != nullptr; }
-  /// What has a gradient besides the scores; the kernel's sums hold them one after another.
+  /// The tensors that get gradients besides the scores; the kernel's sums hold them one after another.
   const std::vector<Tensor>& captured() const { return captured_; }
   const void* function() const { return function_.get(); }
 

@@ -213,7 +213,7 @@ TEST(ScoreModTest, IsCalledForRowsAndKeysThatExist) {
         };
         const Tensor q = tensor(4, queries), k = tensor(2, keys), v = tensor(2, keys);
         Tape tape;
-        AttentionCapture capture{.entropy_wanted = true};
+        AttentionCapture capture{.want_entropy = true};
         Tensor y;
         ASSERT_NO_THROW(y = attention(q, k, v, {.mask = mask_mod(g), .capture = &capture}, score_mod(f)))
             << dtype << ", " << queries << " x " << keys;

@@ -118,7 +118,7 @@ Tensor EmbedderTask::vectors_of(const Encodings& texts, const std::vector<int64_
       std::optional<Rng> own = stream;
       return model_.vectors(tokens, true, own ? &*own : nullptr);
     };
-    parts.push_back(chunk < count ? recomputed(compute) : compute());
+    parts.push_back(chunk < count ? checkpoint(compute) : compute());
   }
   return parts.size() == 1 ? parts[0] : concat(parts, 0);
 }

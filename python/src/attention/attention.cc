@@ -33,12 +33,12 @@ constexpr std::array<std::pair<const char*, Tensor AttentionCapture::*>, 5> kCap
 // How to make a capture again: (function, (the keyword arguments, what was captured)).
 nb::tuple reduce_capture(const AttentionCapture& c) {
   nb::dict wanted, captured;
-  wanted["weights"] = c.weights_wanted;
+  wanted["weights"] = c.want_weights;
   wanted["stage"] = stage_name(c.stage);
   wanted["heads"] = c.heads;
   wanted["query_rows"] = c.query_rows;
-  wanted["key_mass"] = c.key_mass_wanted;
-  wanted["entropy"] = c.entropy_wanted;
+  wanted["key_mass"] = c.want_key_mass;
+  wanted["entropy"] = c.want_entropy;
   wanted["top_k"] = c.top_k;
   for (const auto& [name, member] : kCaptured) {
     if ((c.*member).defined()) captured[name] = (c.*member).detach();
@@ -117,9 +117,8 @@ constexpr const char* kAttentionDoc =
     "          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\n"
     "Dtypes    float32, float64, bfloat16, float16, the same for all three; of biases, tables and sinks\n"
     "          float64 with float64, else float32 or the type of 16-bit inputs\n"
-    "Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks, from the output, "
-    "the\n"
-    "          log-sum-exp (return_lse) and what capture receives\n"
+    "Gradient  query, key, value, biases, slopes, tables and sinks, from the output, the log-sum-exp\n"
+    "          (return_lse) and what capture receives\n"
     "Memory    O(Tq + Tk) per head beyond inputs and output\n"
     "Rows      without any allowed key give 0, see empty_row\n"
     "relative_bias, relative_key\n"

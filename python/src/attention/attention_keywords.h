@@ -50,27 +50,33 @@ auto option(const char* name) {
   }
 }
 
+/// The options of a score, by their names there.
+inline const auto kScoreKeywords = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
+  constexpr auto kOptions = multihead::detail::kScoreOptions;
+  return std::tuple(option<std::get<kIndex>(kOptions).second>(std::get<kIndex>(kOptions).first)...);
+}
+(std::make_index_sequence<std::tuple_size_v<decltype(multihead::detail::kScoreOptions)>>());
+
 /// The keywords of attention() and of every module.
 inline const auto kAttentionKeywords = [] {
   using To = AttentionArguments;
   using O = AttentionOptions;
-  return std::make_tuple(
-      Keyword<nb::handle>{"mask",
-                          [](To& to, nb::handle given, const char*) { to.call.mask = to_mask(given); }},
-      option<&O::softcap>("softcap"), option<&O::bias>("bias"), option<&O::alibi_slopes>("alibi_slopes"),
-      option<&O::relative_bias>("relative_bias"), option<&O::relative_key>("relative_key"),
-      option<&O::relative_center>("relative_center"), option<&O::sinks>("sinks"),
-      Keyword<nb::handle>{"score_mod",
-                          [](To& to, nb::handle given, const char*) {
-                            to.score_mod = given;
-                            to.call.score_mod = to_score_mod(given);
-                          }},
-      Keyword<const char*>{"empty_row",
-                           [](To& to, const char* given, const char*) {
-                             if (std::string_view(given) != "zero") to.call.empty_row = empty_row_of(given);
-                           },
-                           "zero"},
-      option<&O::capture>("capture"));
+  return std::tuple_cat(
+      std::tuple(Keyword<nb::handle>{
+          "mask", [](To& to, nb::handle given, const char*) { to.call.mask = to_mask(given); }}),
+      kScoreKeywords,
+      std::tuple(Keyword<nb::handle>{"score_mod",
+                                     [](To& to, nb::handle given, const char*) {
+                                       to.score_mod = given;
+                                       to.call.score_mod = to_score_mod(given);
+                                     }},
+                 Keyword<const char*>{"empty_row",
+                                      [](To& to, const char* given, const char*) {
+                                        if (std::string_view(given) != "zero")
+                                          to.call.empty_row = empty_row_of(given);
+                                      },
+                                      "zero"},
+                 option<&O::capture>("capture")));
 }();
 
 /// The keywords of the functions, which have some more than the modules.

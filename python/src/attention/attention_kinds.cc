@@ -61,8 +61,8 @@ void bind_definition(nb::module_& m) {
                         }),
                         to);
       },
-      "attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to "
-      "trust.\nSame arguments, shapes and gradients; layout 'bhtd' only.",
+      "attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.\n"
+      "Same arguments, shapes and gradients; layout 'bhtd' only.",
       "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only());
   m.def(
       "merge_attention",

@@ -1,4 +1,4 @@
-// What the backward kernel's targets share. Internal.
+// The call of a backward pass as its targets share it. Internal.
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,9 @@ namespace multihead::kernels {
 /// Key blocks of the backward pass, at absolute positions.
 inline constexpr int64_t kBackwardBlock = 128;
 
-/// How an engine wants the operands of its products. Sizes in floats.
+/// The layout in which an engine wants the operands of its products. Sizes in floats.
 struct BackwardOperands {
-  // Of a tile of rows: columns of the score products, and what the key gradients sum (0: read in place).
+  // Per tile of rows: columns of the score products, and operands of the key gradients (0: read in place).
   int64_t qt = 0, d_out_t = 0, query = 0, d_out = 0;
   int64_t block = 0;                              // of a key block: staged keys and values, and weights
   bool stage_query = false, stage_d_out = false;  // rows are copied into the job's memory as they are
@@ -52,11 +52,11 @@ struct BackwardJob {
   std::atomic<bool>* failed = nullptr;   // another task threw: stop waiting
 };
 
-/// How the call's operands lie, from the input's strides and types.
+/// Decides the layout of the call's operands from the input's strides and types.
 void decide_backward(BackwardCall& call);
 BackwardOperands backward_operands(const BackwardCall& call);
 
-/// How the key heads of a call, or chains of those that add to the same term gradients, go to the threads.
+/// Assigns the key heads of a call, or chains of those that add to the same term gradients, to the threads.
 struct BackwardPlan {
   /// So many run on one thread each, which reads a head's rows from its own caches: as many as come out even,
   /// or all where there are so many that it does not matter.

@@ -23,7 +23,7 @@ inline constexpr int kBlock = static_cast<int>(attention_key_block);
 // of 16.
 inline constexpr int kChunk = 48;
 
-// What scores are multiplied by: with terms they stay natural, else they are those of powers of two.
+// The factor of the scores: with terms they stay natural, else they become exponents of two.
 HWY_INLINE float ScoreScale(const ForwardCall& c) {
   return static_cast<float>(c.has_terms ? c.p->scale : c.p->scale * 1.4426950408889634);
 }
@@ -68,7 +68,7 @@ struct BlockPlace {
   int k0 = 0;                           // the tile's first key of the block
 };
 
-// What most engines have in common.
+// Defaults that most engines share.
 struct EngineDefaults {
   static constexpr int kKeyStep = 1;       // products start at multiples of this many keys
   static constexpr bool kDecodes = false;  // few rows have a way of their own: decode-inl.h
@@ -109,7 +109,7 @@ HWY_INLINE void ScoreChunks(const ForwardCall& call, const E& engine, const Quer
   }
 }
 
-// What is taken from a block's scores before the exponential.
+// The shift subtracted from a block's scores before the exponential.
 HWY_INLINE void ShiftOf(const LaneState& state, float* shift) {
   for (int i = 0; i < kTileRows; ++i) shift[i] = state.max[i] == -kInfinity ? 0.0f : state.max[i];
 }

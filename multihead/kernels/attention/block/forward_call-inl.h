@@ -1,4 +1,4 @@
-// What the forward kernel's targets share: the call in digested form. Internal.
+// The call of a forward pass as its targets share it. Internal.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace multihead::kernels {
 
-/// What multiplies: f32 FMAs, pairs of bf16 (forward only), or AMX tiles. Each is a type in engine_*-inl.h.
+/// The unit that multiplies: f32 FMAs, pairs of bf16 (forward only), or AMX tiles; types in engine_*-inl.h.
 enum class Engine { f32, pairs, amx };
 
 /// Most tiles of a task: its rows share staged keys and values.

@@ -41,7 +41,7 @@ inline constexpr int kMaxVecs = 4;
 inline constexpr int kMaxVecs = 2;
 #endif
 
-// What happens to the sums at the end.
+// The last step of the sums.
 enum class End {
   store,      // C = sum
   store_max,  // C = sum; max[column] = max(max[column], sum)

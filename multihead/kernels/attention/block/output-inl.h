@@ -1,4 +1,4 @@
-// How a finished tile leaves: divided by its sums, with its log-sum-exps; rows without any key by policy.
+// Writes a finished tile: divided by its sums, with its log-sum-exps; rows without any key by policy.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_BLOCK_OUTPUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_BLOCK_OUTPUT_INL_H_

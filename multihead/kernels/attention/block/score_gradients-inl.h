@@ -169,7 +169,7 @@ HWY_INLINE void GatherBand(const float* ds, const DistanceBand& d, int64_t span,
   }
 }
 
-// What a tile's relative key gradients read and write.
+// Operands of a tile's relative key gradients.
 struct RelativeKeyArgs {
   const RelativeKey* table;
   int64_t dim, group;

@@ -76,7 +76,7 @@ HWY_INLINE Vec Distance(const LaneTerms& lanes, int lane, int k) {
   return hn::Abs(hn::Sub(hn::Load(d, lanes.place + lane), hn::Set(d, static_cast<float>(k))));
 }
 
-// What TermRows works on.
+// Arguments of TermRows.
 struct TermArgs {
   const ScoreTerms* terms;
   const RowTile* tile;

@@ -1,4 +1,4 @@
-// How decoding reads a cache: rows in place, in either type, and cache lines prefetched in order of
+// Reads a cache while decoding: rows in place, in either type, and cache lines prefetched in order of
 // addresses.
 //
 // Lines are prefetched 9 KB ahead, one at each step: 4 KB starve, prefetches to L2 only get .6-.75 of the
@@ -27,7 +27,7 @@ HWY_INLINE RawRows RawRowsOf(const ForwardCall& c, const Operand& x, int64_t b, 
 }
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
-// What a cache holds, and what is computed of it.
+// The contents of a cache, and the products made of them.
 enum class CacheKind { f32, widened, pairs, int8 };
 
 // Prefetches cache lines in order of addresses: those of `rows` rows, then of `next_rows` rows elsewhere.

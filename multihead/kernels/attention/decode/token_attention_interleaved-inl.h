@@ -66,7 +66,7 @@ HWY_INLINE Pack AddAcrossLanes(Pack x, int64_t heads) {
 }
 #endif
 
-// Those of a token, repeated to 16 as the heads are.
+// The biases of a token, repeated to 16 as the heads are.
 HWY_INLINE Pack HeadBiases(const TokenAttentionArgs& a, int64_t token) {
   float lanes[kPack];
   for (int64_t i = 0; i < kPack; ++i) lanes[i] = a.bias[token * a.heads + i % a.heads];

@@ -159,9 +159,8 @@ class F32Engine : public EngineDefaults {
 
   // A bias or ALiBi alone needs no pass of its own over the scores.
   HWY_INLINE bool FusesTerms(bool safe) const {
-    const ScoreTerms& terms = *c_.terms;
-    return !(terms.softcap > 0) && !terms.relative_bias && !terms.score_function && !terms.relative_key &&
-           (terms.bias == nullptr) != (terms.alibi_slopes == nullptr) && !(terms.bias && safe);
+    const unsigned kinds = c_.terms->kinds();
+    return kinds == ScoreTerms::kAlibi || (kinds == ScoreTerms::kBias && !safe);
   }
 
   // s <- scores of the block wherever needed; the maximum of the rows that nothing masks joins `max`.

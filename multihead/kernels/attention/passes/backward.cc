@@ -90,7 +90,7 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
   if (rows) {
-    float* derivative = c.terms->score_function || c.terms->softcap > 0 ? b.derivative : nullptr;
+    float* derivative = c.terms->nonlinear() ? b.derivative : nullptr;
     if (c.terms->score_function) {
       if (b.raw) std::copy_n(b.p, (r.k1 - r.k0) * kTileRows, b.raw);
       ApplyScoreFunction(c.terms->score_function, t, r, b.p, b.raw ? nullptr : derivative);
@@ -154,7 +154,7 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
     RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
   }
   if (job.alibi) AlibiGradient(lanes, group, t, r, b.ds, job.alibi + block * group);
-  if (!terms.score_function && terms.softcap <= 0) return;
+  if (!terms.nonlinear()) return;
   for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
     const int g = lane / kGroupRows;
     for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {

@@ -19,7 +19,7 @@ std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
 }
 
 const void* sinks_of(const BoundAttention& bound) {
-  const Tensor& sinks = bound.tensor(kSinks);
+  const Tensor& sinks = bound.tensor(&AttentionOptions::sinks);
   return sinks.defined() ? sinks.raw() : nullptr;
 }
 
@@ -68,15 +68,15 @@ void check_capture(const BoundAttention& bound, const AttentionCapture& capture)
 void fill_capture(const BoundAttention& bound, const kernels::AttentionInput& in, AttentionCapture& capture) {
   const AttentionSizes& s = bound.sizes();
   for (const auto member : kCaptured) capture.*member = Tensor();
-  if (capture.weights_wanted) capture_weights(bound, in, capture);
+  if (capture.want_weights) capture_weights(bound, in, capture);
   kernels::CaptureSummary to;
   to.top_k = capture.top_k;
   const auto memory = [&](Tensor& x, const Shape& shape) {
     x = Tensor::empty(shape, in.query.dtype);
     return x.raw();
   };
-  if (capture.key_mass_wanted) to.key_mass = memory(capture.key_mass, {s.batch, s.heads, s.keys});
-  if (capture.entropy_wanted) to.entropy = memory(capture.entropy, {s.batch, s.heads, s.queries});
+  if (capture.want_key_mass) to.key_mass = memory(capture.key_mass, {s.batch, s.heads, s.keys});
+  if (capture.want_entropy) to.entropy = memory(capture.entropy, {s.batch, s.heads, s.queries});
   if (capture.top_k > 0) {
     const Shape shape = {s.batch, s.heads, s.queries, capture.top_k};
     to.top_weights = memory(capture.top_weights, shape);

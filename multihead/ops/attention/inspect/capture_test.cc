@@ -27,7 +27,7 @@ class AttentionCaptureTest : public ::testing::TestWithParam<Dtype> {
 
 TEST_P(AttentionCaptureTest, OutputIsTheSameWithAndWithout) {
   const Tensor plain = attention(q, k, v, options);
-  AttentionCapture capture{.key_mass_wanted = true, .entropy_wanted = true, .top_k = 3};
+  AttentionCapture capture{.want_key_mass = true, .want_entropy = true, .top_k = 3};
   options.capture = &capture;
   EXPECT_EQ(attention(q, k, v, options).to_vector<double>(), plain.to_vector<double>());
 }
@@ -105,7 +105,7 @@ TEST_P(AttentionCaptureTest, Stages) {
 }
 
 TEST_P(AttentionCaptureTest, SummariesAreThoseOfTheWeights) {
-  AttentionCapture c{.key_mass_wanted = true, .entropy_wanted = true, .top_k = 4};
+  AttentionCapture c{.want_key_mass = true, .want_entropy = true, .top_k = 4};
   options.capture = &c;
   attention(q, k, v, options);
   ASSERT_EQ(c.key_mass.shape(), (Shape{2, 6, 13}));
@@ -141,7 +141,7 @@ TEST_P(AttentionCaptureTest, SummariesAreThoseOfTheWeights) {
 }
 
 TEST_P(AttentionCaptureTest, SummariesAloneNeedNoWeights) {
-  AttentionCapture c{.weights_wanted = false, .entropy_wanted = true};
+  AttentionCapture c{.want_weights = false, .want_entropy = true};
   options.capture = &c;
   attention(q, k, v, options);
   EXPECT_FALSE(c.weights.defined());
@@ -159,7 +159,7 @@ TEST_P(AttentionCaptureTest, ProbabilitiesSumToOne) {
     for (const bool equal : {true, false}) {
       const Tensor keys = equal ? Tensor::full({1, 2, 70, 16}, std::sqrt(size / 4), dtype)
                                 : scale(noise, std::sqrt(size / 4));
-      AttentionCapture c{.key_mass_wanted = true, .entropy_wanted = true, .top_k = 70};
+      AttentionCapture c{.want_key_mass = true, .want_entropy = true, .top_k = 70};
       attention(x, keys, keys, {.capture = &c});
       const auto near_one = [&](const Tensor& values, double expected, const char* what) {
         for (const double s : values.to_vector<double>())
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionCaptureTest, ::testing::Values(Dtype::
 TEST(AttentionCaptureRaggedTest, RowsOutsideASequenceAreZero) {
   Rng rng(2);
   const Tensor x = randn({9, 2, 4}, rng), cu = Tensor::of<int64_t>({3}, {0, 6, 9});
-  AttentionCapture c{.key_mass_wanted = true, .entropy_wanted = true, .top_k = 2};
+  AttentionCapture c{.want_key_mass = true, .want_entropy = true, .top_k = 2};
   attention_ragged(x, x, x, cu, cu, {.mask = causal(), .capture = &c});
   ASSERT_EQ(c.weights.shape(), (Shape{2, 2, 6, 6}));
   for (int64_t i = 0; i < 6; ++i) {

@@ -20,7 +20,7 @@ struct ReadTensor {
   int64_t first;
 };
 
-/// What one evaluation of a score function has read, in order; read number `seed` has the derivative 1.
+/// The reads of one evaluation of a score function, in order; read number `seed` has the derivative 1.
 struct ReadLog {
   std::vector<int64_t> places;
   int64_t seed = -1;

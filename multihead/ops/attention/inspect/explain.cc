@@ -11,6 +11,7 @@
 #include "multihead/kernels/amx/amx-inl.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
+#include "multihead/ops/attention/terms-inl.h"
 
 namespace multihead {
 namespace {
@@ -44,20 +45,9 @@ std::string alignment_text(const BoundMask& mask, const AttentionSizes& sizes) {
 
 std::vector<std::string> score_steps(const AttentionOptions& options, const ScoreMod& score_mod) {
   std::vector<std::string> steps;
-  if (options.relative_key.defined()) {
-    steps.push_back(concat("+ scale · query · relative_key ", options.relative_key.shape(),
-                           options.relative_key.requires_grad() ? ", trained" : ""));
+  for (const AttentionTerm& term : attention_terms()) {
+    if (term.is_set(options, score_mod)) steps.push_back(term.explain(options));
   }
-  if (score_mod) steps.emplace_back("score_mod: a user's function, derivative by dual numbers");
-  if (options.softcap > 0) steps.push_back(concat("softcap ", options.softcap, " (before biases and masks)"));
-  const auto term = [&](const char* name, const Tensor& x) {
-    if (x.defined())
-      steps.push_back(concat("+ ", name, " ", x.shape(), x.requires_grad() ? ", trained" : ""));
-  };
-  term("bias", options.bias);
-  term("relative_bias", options.relative_bias);
-  term("alibi_slopes", options.alibi_slopes);
-  if (options.sinks.defined()) steps.emplace_back("one more in every softmax, of no key: sinks");
   return steps;
 }
 
@@ -66,9 +56,9 @@ std::string capture_text(const AttentionCapture* capture) {
   const char* stage = capture->stage == CaptureStage::scores          ? "scores"
                       : capture->stage == CaptureStage::probabilities ? "probabilities before dropout"
                                                                       : "probabilities after dropout";
-  std::string text = capture->weights_wanted ? stage : "no weights";
-  if (capture->key_mass_wanted) text += ", key mass";
-  if (capture->entropy_wanted) text += ", entropy";
+  std::string text = capture->want_weights ? stage : "no weights";
+  if (capture->want_key_mass) text += ", key mass";
+  if (capture->want_entropy) text += ", entropy";
   if (capture->top_k > 0) text += concat(", top ", capture->top_k);
   return text + "; recomputed from the log-sum-exp, the output keeps its bits";
 }
@@ -91,11 +81,11 @@ int64_t capture_bytes(const AttentionCapture* capture, const AttentionSizes& s, 
   const auto add = [&](std::initializer_list<int64_t> factors) {
     if (__builtin_add_overflow(bytes, product(factors), &bytes)) bytes = std::numeric_limits<int64_t>::max();
   };
-  if (capture->weights_wanted) {
+  if (capture->want_weights) {
     add({s.batch, count(capture->heads, s.heads), count(capture->query_rows, s.queries), s.keys, element});
   }
-  if (capture->key_mass_wanted) add({s.batch, s.heads, s.keys, element});
-  if (capture->entropy_wanted) add({s.batch, s.heads, s.queries, element});
+  if (capture->want_key_mass) add({s.batch, s.heads, s.keys, element});
+  if (capture->want_entropy) add({s.batch, s.heads, s.queries, element});
   add({s.batch, s.heads, s.queries, capture->top_k, element + 8});
   return bytes;
 }
@@ -107,7 +97,7 @@ void split_lines(const std::string& text, std::vector<std::string>& lines) {
   }
 }
 
-// Which units multiply, and how precisely. A relative key takes plain f32.
+// Says which units multiply, and how precisely. A relative key takes plain f32.
 void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
   const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
   const bool tiles = kernels::has_tiles() && !relative_key;

@@ -1,4 +1,4 @@
-// Which rule a call of attention() follows and how it would run, without running it.
+// Says which rule a call of attention() follows and how it would run, without running it.
 #pragma once
 
 #include <string>

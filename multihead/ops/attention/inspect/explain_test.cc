@@ -20,7 +20,7 @@ using ::testing::Not;
 
 TEST(AttentionExplainTest, SaysTheRule) {
   Rng rng(4);
-  AttentionCapture capture{.query_rows = {0, 1}, .entropy_wanted = true};
+  AttentionCapture capture{.query_rows = {0, 1}, .want_entropy = true};
   const Tensor q = Tensor::ones({2, 4, 5, 16}), k = Tensor::ones({2, 2, 7, 16});
   const AttentionExplanation e =
       explain(q, k, k,

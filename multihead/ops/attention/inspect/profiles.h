@@ -1,4 +1,4 @@
-// How other systems define attention: their defaults as options, and other differences.
+// Other systems' definitions of attention: their defaults as options, and other differences.
 #pragma once
 
 #include <string>

@@ -18,7 +18,7 @@ class BandMask final : public MaskPart {
 
   const Diagonal* diagonal() const override { return &diagonal_; }
 
-  bool hides_later_keys() const override {
+  bool is_causal() const override {
     return right_ == 0 && diagonal_.align == Align::start && !diagonal_.offsets.defined();
   }
 

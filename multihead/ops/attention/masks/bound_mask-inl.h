@@ -1,4 +1,4 @@
-// What the kernel can leave out, and how the kinds of mask say so. Internal to ops.
+// Passes to the kernel what the kinds of mask let it leave out. Internal to ops.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class MaskCode {
 
   /// Writes 0 or 1 to every element of the tile.
   virtual void fill(const kernels::KeepTile& tile) const = 0;
-  /// Of a tile without memory.
+  /// The class of a tile, which has no memory.
   virtual kernels::BlockClass classify(const kernels::KeepTile&) const {
     return kernels::BlockClass::partial;
   }
@@ -61,10 +61,10 @@ class BoundMask {
   void apply(kernels::AttentionProblem& problem) const;
   /// Offset of query positions, per sample or one for all.
   const std::vector<int64_t>& offsets() const { return offsets_; }
-  /// What runs how, for explain(): one entry per part.
+  /// Says how each part runs, for explain().
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // What the parts know of the call.
+  // Facts about the call for the parts.
   const std::string& who() const { return who_; }
   const AttentionSizes& sizes() const { return sizes_; }
   /// Offsets of a diagonal, per sample or one for all.
@@ -74,10 +74,10 @@ class BoundMask {
   }
   /// Checked lengths [batch] of the keys or queries.
   std::vector<int64_t> sample_lengths(const Tensor& values, const char* name, bool keys) const;
-  /// What earlier bands leave to query i of sample b.
+  /// The keys that earlier bands leave to query i of sample b.
   KeyInterval band_of(int64_t b, int64_t i) const;
 
-  // What the parts add.
+  // Exclusions that parts add.
   void add_note(std::string_view note) { notes_.emplace_back(note); }
   /// Keys from `left` before to `right` after a diagonal, -1: all. False if another diagonal was there first:
   /// intervals say it then.

@@ -131,7 +131,7 @@ void BoundMask::combine_flags() {
   apply(problem);
   keep_classes_.resize(static_cast<size_t>(kernels::attention_keep_classes_size(problem)));
   kernels::attention_keep_classes(problem, keep_classes_.data());
-  notes_.emplace_back("dense mask: a summary of its blocks lets empty and full ones go");
+  notes_.emplace_back("dense mask: summarised per block; empty blocks are skipped, full ones unmasked");
 }
 
 void BoundMask::apply(kernels::AttentionProblem& problem) const {

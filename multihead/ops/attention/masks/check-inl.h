@@ -1,4 +1,4 @@
-// What the functions that make masks check of their arguments. Internal to ops.
+// Checks of arguments by the functions that make masks. Internal to ops.
 #pragma once
 
 #include "multihead/ops/attention/masks/mask.h"
@@ -16,11 +16,11 @@ void check_diagonal(const char* who, const Diagonal& diagonal);
 Mask flag_mask(const Tensor& flags, bool wanted, unsigned exact);
 
 // Elements as a definition reads them, one at a time.
-/// Of values [B] or [1].
+/// Element b of values [B] or [1].
 int64_t value_at(const Tensor& values, int64_t b);
-/// Of rows [T], [1, T] or [B, T].
+/// Element (b, t) of rows [T], [1, T] or [B, T].
 int64_t value_at(const Tensor& rows, int64_t b, int64_t t);
-/// Of what broadcasts to [B, H, Tq, Tk].
+/// Element (b, h, i, j) of a tensor that broadcasts to [B, H, Tq, Tk].
 double broadcast_at(const Tensor& x, int64_t b, int64_t h, int64_t i, int64_t j);
 
 }  // namespace multihead::detail

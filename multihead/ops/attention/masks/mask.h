@@ -58,7 +58,7 @@ class MaskPart {
   /// The queries' alignment, if this part defines one; the first such part also aligns the score terms.
   virtual const Diagonal* diagonal() const { return nullptr; }
   /// No query i sees a key j > i, whatever the sizes.
-  virtual bool hides_later_keys() const { return false; }
+  virtual bool is_causal() const { return false; }
   /// The definition, pair by pair and slow: used by attention_composed().
   virtual bool allows(const detail::MaskPair& at) const = 0;
   /// Checks itself against the sizes of a call and tells the kernel what to exclude.
@@ -78,7 +78,7 @@ class Mask {
   friend Mask operator&(Mask a, const Mask& b) { return a &= b; }
 
   const std::vector<std::shared_ptr<const MaskPart>>& parts() const { return parts_; }
-  bool excludes_nothing() const { return parts_.empty(); }
+  bool is_empty() const { return parts_.empty(); }
   /// "causal(end) & lengths([2])"; "all" if it excludes nothing.
   std::string to_string() const;
 

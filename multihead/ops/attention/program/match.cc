@@ -140,7 +140,7 @@ std::optional<double> match_softcap(const Matcher& m, int32_t i) {
 // The built-in distance is absolute: the same thing where no later key is seen.
 bool sees_no_later_key(const Mask& mask) {
   return std::any_of(mask.parts().begin(), mask.parts().end(),
-                     [](const auto& part) { return part->hides_later_keys(); });
+                     [](const auto& part) { return part->is_causal(); });
 }
 
 Tensor slopes_tensor(const std::vector<double>& factors, double sign, Dtype dtype) {

@@ -23,8 +23,8 @@ const ContextScope* ContextScope::current() { return current_scope; }
 
 namespace detail {
 
-WholeSequences::WholeSequences() : outer_(std::exchange(current_scope, nullptr)) {}
-WholeSequences::~WholeSequences() { current_scope = outer_; }
+NoContextParallel::NoContextParallel() : outer_(std::exchange(current_scope, nullptr)) {}
+NoContextParallel::~NoContextParallel() { current_scope = outer_; }
 
 }  // namespace detail
 }  // namespace multihead

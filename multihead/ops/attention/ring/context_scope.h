@@ -25,7 +25,7 @@ class ContextScope {
   const SequenceShards& shards() const { return shards_; }
   /// This rank's rows of `whole`, along this axis.
   Tensor take(const Tensor& whole, int axis) const { return shards_.take(whole, axis, group_.rank()); }
-  /// Of this rank's rows: i64 [T'].
+  /// The positions of this rank's rows: i64 [T'].
   Tensor positions() const { return shards_.positions(group_.rank()); }
 
  private:
@@ -37,12 +37,12 @@ class ContextScope {
 namespace detail {
 
 /// While it is alive, on this thread, there is no scope.
-class WholeSequences {
+class NoContextParallel {
  public:
-  WholeSequences();
-  ~WholeSequences();
-  WholeSequences(const WholeSequences&) = delete;
-  WholeSequences& operator=(const WholeSequences&) = delete;
+  NoContextParallel();
+  ~NoContextParallel();
+  NoContextParallel(const NoContextParallel&) = delete;
+  NoContextParallel& operator=(const NoContextParallel&) = delete;
 
  private:
   const ContextScope* outer_;

@@ -17,7 +17,7 @@ struct Journey {
   std::vector<int> ranks;
 };
 
-/// What happens on this rank to the journeys it takes part in.
+/// This rank's part in the journeys that pass it.
 struct Stops {
   /// The tensors of a journey: the owner's contiguous copies, the others' memory.
   std::function<std::vector<Tensor>(const Journey& journey)> memory;

@@ -46,9 +46,9 @@ bool passes(const Tensor& value, const AttentionOptions& options, const ScoreMod
     return false;
   if (options.empty_row != EmptyRow::zero || options.capture) return false;
   if (Tape::current() == nullptr) return true;
-  return score_mod.captured().empty() && std::none_of(std::begin(kTerms), std::end(kTerms), [&](auto term) {
-           return (options.*term).requires_grad();
-         });
+  return score_mod.captured().empty() &&
+         std::none_of(kLearnedOptions.begin(), kLearnedOptions.end(),
+                      [&](auto term) { return (options.*term).requires_grad(); });
 }
 
 // Everything on every rank: attention() itself. The random numbers begin where they did.
@@ -59,7 +59,7 @@ Tensor attention_gathered(const Arguments& a, const Tensor& query, const Tensor&
   Tensor lse;
   std::optional<Rng> rng = a.rng;
   if (rng) options.rng = &*rng;
-  const WholeSequences all;
+  const NoContextParallel all;
   if (options.lse) options.lse = &lse;
   const Tensor out = attention(whole(query), whole(key), whole(value), options, a.score_mod);
   if (a.options.lse) *a.options.lse = own_rows(*a.group, a.shards, lse, 2);

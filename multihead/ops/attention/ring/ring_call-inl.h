@@ -10,7 +10,7 @@
 
 namespace multihead::detail {
 
-/// What the backward keeps.
+/// A call as the backward keeps it.
 struct RingCall {
   distributed::Group* group;
   SequenceShards shards;

@@ -35,13 +35,13 @@ Tensor heads_of(const Tensor& x, int64_t group, int64_t part) {
   return x.as_strided(shape, strides, part * x.strides()[1]);
 }
 
-// Of memory without gaps, in any order of the axes.
+// For memory without gaps, in any order of the axes.
 bool all_finite(const Tensor& x) {
   const Tensor wide = x.dtype() == Dtype::f32 ? x : x.to(Dtype::f32);
   return std::isfinite(kernels::sum_of_squares(static_cast<const float*>(wide.raw()), wide.numel()));
 }
 
-// What one rank does in one pass.
+// One rank's part in one pass.
 class Ring {
  public:
   explicit Ring(const RingCall& ring)
@@ -209,7 +209,7 @@ bool ring_forward(const RingCall& call) {
     kernels::attention_forward(piece.problem, c.bound->terms(), {operand_of(ring.rows(c.query, i)), {}, {}},
                                {operand_of(ring.rows(c.out, i)), operand_of(ring.rows(c.lse, i)), state(i)});
   }
-  if (const Tensor& sinks = c.bound->tensor(kSinks); sinks.defined()) {
+  if (const Tensor& sinks = c.bound->tensor(&AttentionOptions::sinks); sinks.defined()) {
     kernels::AttentionProblem own = c.bound->problem();
     own.queries = c.out.size(2);
     kernels::attention_add_sinks(own, sinks.raw(), {operand_of(c.out), operand_of(c.lse)});

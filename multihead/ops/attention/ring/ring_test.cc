@@ -273,7 +273,7 @@ TEST(RingAttention, AScopeMakesItsOpsThoseOfTheWhole) {
   }
 }
 
-// What ring.h says of bytes, `rows` · `others` summed.
+// The bytes that ring.h promises, `rows` · `others` summed.
 int64_t bytes_of(int64_t passed, int ranks) {
   const int64_t keys = kBatch * kKvHeads * (kDim + kValueDim) * 4;
   const int64_t queries = kBatch * kHeads * (kDim + kValueDim + 2) * 4;

@@ -175,7 +175,7 @@ void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float*
   backward_head(call, b, kv, terms);
 }
 
-void specified_forward(const ForwardCall& c) {
+void reference_f32_forward(const ForwardCall& c) {
   each_head(*c.p, true, [&](int64_t b, int64_t kv) {
     const HeadCopy head(c, b, kv);
     const AttentionProblem& p = head.p;
@@ -192,7 +192,7 @@ void specified_forward(const ForwardCall& c) {
   });
 }
 
-void specified_backward(const BackwardCall& call) {
+void reference_f32_backward(const BackwardCall& call) {
   const AttentionGradient& g = call.gradient;
   zero_score_gradients<float>(*call.forward.p, *call.forward.terms, g);
   // Sums that heads share are added in one order, by one thread.

@@ -1,0 +1,94 @@
+"""No keyword of attention is ignored: each changes what every function and module returns, or is refused by name."""
+
+import re
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+B, H, HKV, T, D = 2, 4, 2, 24, 8
+
+
+def normal(*shape):
+    return np.random.default_rng(3).normal(size=shape).astype("f4")
+
+
+def valid(first):
+    return mh.lengths(np.array([first, 1]))
+
+
+BINARY = np.eye(1, T, dtype="f4")
+# (keywords of both calls, the keyword whose default differs)
+CASES = {
+    "mask": ({}, valid(1)),
+    "softcap": ({}, 0.3),
+    "bias": ({}, normal(T, T)),
+    "alibi_slopes": ({}, np.full(H, 0.5, "f4")),
+    "relative_bias": ({}, normal(H, 7)),
+    "relative_key": ({}, normal(1, 7, D)),
+    "relative_center": ({"relative_bias": normal(H, 7)}, 6),
+    "sinks": ({}, np.full(H, 1.5, "f4")),
+    "score_mod": ({}, mh.score_mod(lambda s, b, h, q, k: s * 0.5)),
+    "empty_row": ({"mask": valid(0)}, "uniform"),
+    "scale": ({}, 0.1),
+    "dropout_p": ({"rng": None}, 0.5),
+    "rng": ({"dropout_p": 0.5}, None),
+    "layout": ({}, "bthd"),
+    "return_lse": ({}, True),
+    "allow_binary_bias": ({"bias": BINARY}, True),
+    "capture": ({}, None),
+}
+
+
+def keywords_of(function):
+    signature = function.__nb_signature__[0][0]
+    return re.findall(r"(\w+): ", signature.split("*, ")[1])
+
+
+def inputs():
+    q, k, v = normal(B, H, T, D), normal(B, HKV, T, D), normal(B, HKV, T, D)
+    return q, k[::-1].copy(), v * 2
+
+
+ATTENTION = mh.nn.MultiHeadAttention(H * D, H, num_kv_heads=HKV, rng=mh.Rng(1))
+FUNCTIONS = {
+    "attention": (mh.attention, lambda **o: mh.attention(*inputs(), **o)),
+    "attention_composed": (mh.attention_composed, lambda **o: mh.attention_composed(*inputs(), **o)),
+    "attention_packed": (mh.attention_packed, lambda **o: mh.attention_packed(normal(B, T, 8 * D), H, HKV, **o)),
+    "module": (mh.nn.MultiHeadAttention.__call__, lambda **o: ATTENTION(normal(B, T, H * D), **o)),
+}
+
+
+def outcome(call, name, changed):
+    both, value = CASES[name]
+    options = dict(both)
+    if changed:
+        options[name] = value
+    if "rng" in options:
+        options["rng"] = mh.Rng(7)
+    capture = None
+    if "capture" in options:
+        capture = options["capture"] = mh.AttentionCapture()
+    try:
+        results = call(**options)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    results = results if isinstance(results, tuple) else (results,)
+    if capture is not None:
+        results += (capture.weights,)
+    return [np.asarray(x).tobytes() for x in results]
+
+
+@pytest.mark.parametrize("path", FUNCTIONS)
+def test_every_keyword_acts_or_is_refused(path):
+    function, call = FUNCTIONS[path]
+    names = [name for name in keywords_of(function) if name not in ("residual", "rotary", "cu_seqlens")]
+    assert set(names) >= {"mask", "softcap", "sinks", "capture"}
+    for name in names:
+        if name not in CASES:  # a new number; nn/options_test.cc has the tensors
+            CASES[name] = ({}, 0.3)
+        before, after = outcome(call, name, False), outcome(call, name, True)
+        if isinstance(after, str):
+            assert name in after, f"{path}: {name}: {after}"
+        assert before != after, f"{path} ignores {name}"
