@@ -643,8 +643,8 @@ def attention(query: object | None, key: object | None, value: object | None, *,
               layout='bthd' swaps H and T in all of them. H % Hkv == 0.
     Dtypes    float32, float64, bfloat16, float16, the same for all three; of biases, tables and sinks
               float64 with float64, else float32 or the type of 16-bit inputs
-    Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks, from the output, the
-              log-sum-exp (return_lse) and what capture receives
+    Gradient  query, key, value, biases, slopes, tables and sinks, from the output, the log-sum-exp
+              (return_lse) and what capture receives
     Memory    O(Tq + Tk) per head beyond inputs and output
     Rows      without any allowed key give 0, see empty_row
     relative_bias, relative_key
@@ -670,7 +670,7 @@ def attention_ragged(query: object | None, key: object | None, value: object | N
 
 def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
     """
-    attention() by its definition: plain loops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
+    attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
     """
 
