@@ -8,24 +8,11 @@
 #include <utility>
 
 #include "multihead/core/files.h"
+#include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::cli {
 namespace {
-
-// Levenshtein's distance, one row of his table at a time.
-size_t edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
-    }
-  }
-  return row.back();
-}
 
 // Are all words of `typed` (max-tokens) among those of `name` (max-new-tokens), in order?
 bool holds_words(std::string_view name, std::string_view typed) {
@@ -187,7 +174,7 @@ std::string suggestion(std::string_view typed, const std::vector<std::string>& n
   const std::string* best = nullptr;
   size_t fewest = 1 + std::max<size_t>(2, typed.size() / 3);
   for (const std::string& name : names) {
-    const size_t distance = edits(typed, name);
+    const size_t distance = edit_distance(typed, name);
     if (distance < fewest) {
       fewest = distance;
       best = &name;

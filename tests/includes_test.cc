@@ -271,6 +271,7 @@ const std::set<std::string>& included_one_by_one() {
   static const std::set<std::string> headers = {"multihead/core/threads/busy.h",
                                                 "multihead/core/checksum.h",
                                                 "multihead/core/files.h",
+                                                "multihead/core/text/near_names.h",
                                                 "multihead/core/memory/storage.h",
                                                 "multihead/distributed/mpi_functions.h",
                                                 "multihead/io/file_set.h",

@@ -10,7 +10,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/generate/beam_rules-inl.h"
 #include "multihead/generate/repetition-inl.h"
-#include "multihead/kernels/attention/decode/token_attention.h"
+#include "multihead/kernels/reduce/next_above.h"
 #include "multihead/kernels/reduce/softmax.h"
 
 namespace multihead {

@@ -10,7 +10,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/repetition-inl.h"
-#include "multihead/kernels/attention/decode/token_attention.h"
+#include "multihead/kernels/reduce/next_above.h"
 
 namespace multihead {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
-#include "multihead/core/text/near_names-inl.h"
+#include "multihead/core/text/near_names.h"
 #include "multihead/io/names-inl.h"
 #include "multihead/models/files/finite_weights-inl.h"
 #include "multihead/ops/shape.h"

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/near_names-inl.h"
+#include "multihead/core/text/near_names.h"
 
 namespace multihead::nn {
 

@@ -1,4 +1,4 @@
-#include "multihead/core/text/near_names-inl.h"
+#include "multihead/core/text/near_names.h"
 
 #include <gtest/gtest.h>
 

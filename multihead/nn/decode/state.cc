@@ -7,6 +7,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/kernels/attention/decode/int8_rows.h"
+#include "multihead/nn/decode/own-inl.h"
 #include "multihead/ops/attention/int8.h"
 
 namespace multihead::nn {
@@ -39,11 +40,6 @@ std::vector<int64_t> cross_rows_of(const DecodeState& state, std::span<const int
     if (first) result.push_back(row);
   }
   return result;
-}
-
-// Before the first write into memory that a copy of the state still reads.
-void make_own(Tensor& x) {
-  if (!x.is_unique()) x = x.clone();
 }
 
 // Row i of x [B, H, C, D] becomes row rows[i], the first lengths[row] tokens of it. The rest is undefined.

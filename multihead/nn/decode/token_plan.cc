@@ -12,6 +12,7 @@
 #include "multihead/kernels/attention/decode/token_attention.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 #include "multihead/kernels/elementwise/activation.h"
+#include "multihead/nn/decode/own-inl.h"
 #include "multihead/nn/points-inl.h"
 
 namespace multihead::nn {
@@ -25,10 +26,6 @@ bool is_plain(const Tensor& x) {
 }
 bool is_plain(const Linear& x) { return is_plain(x.bias) && (x.packed.defined() || is_plain(x.weight)); }
 bool is_plain(const Norm& x) { return is_plain(x.weight) && is_plain(x.bias); }
-
-void copy_if_shared(Tensor& x) {
-  if (!x.is_unique()) x = x.clone();
-}
 
 int64_t heads_width(const MultiHeadAttentionOptions& o) {
   return (o.num_heads + 2 * o.num_kv_heads) * o.head_dim;
@@ -318,8 +315,8 @@ void TokenPlan::run(const GateStep& s) {
 }
 
 void TokenPlan::run(const AttendStep& s) {
-  copy_if_shared(s.cache->key);
-  copy_if_shared(s.cache->value);
+  make_own(s.cache->key);
+  make_own(s.cache->value);
   const bool narrow = s.cache->key.dtype() == Dtype::bf16;
   const int64_t d = s.head_dim, width = (s.num_heads + 2 * s.kv_heads) * d, out = s.num_heads * d;
   for (int64_t row = 0; row < rows_; ++row) {

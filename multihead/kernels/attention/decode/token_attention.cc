@@ -179,19 +179,6 @@ void TokenAttention(const TokenAttentionArgs& args) {
   }
 }
 
-// First index in [begin, end) with x > threshold, or end.
-int64_t NextAbove(const float* x, int64_t begin, int64_t end, float threshold) {
-  const TileFloats d;
-  const TileVec limit = hn::Set(d, threshold);
-  int64_t i = begin;
-  for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
-    const auto above = [&](int64_t j) HWY_ATTR { return hn::Gt(hn::LoadU(d, x + i + j * kLanes), limit); };
-    if (!hn::AllFalse(d, hn::Or(hn::Or(above(0), above(1)), hn::Or(above(2), above(3))))) break;
-  }
-  while (i < end && !(x[i] > threshold)) ++i;
-  return i;
-}
-
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -199,7 +186,6 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::kernels {
 
 HWY_EXPORT(TokenAttention);
-HWY_EXPORT(NextAbove);
 
 bool token_attention_interleaves(int64_t heads, int64_t head_dim) {
   return heads > 0 && kMostLanes % heads == 0 && heads * head_dim % kMostLanes == 0;
@@ -214,10 +200,6 @@ void token_attention(const TokenAttentionArgs& args) {
   for (int64_t r = 0; r < args.rows; ++r) {
     std::fill_n(args.out + r * args.out_stride, args.heads * args.head_dim, 0.0f);
   }
-}
-
-int64_t next_above(const float* x, int64_t begin, int64_t end, float threshold) {
-  return HWY_DYNAMIC_DISPATCH(NextAbove)(x, begin, end, threshold);
 }
 
 }  // namespace multihead::kernels

@@ -31,7 +31,4 @@ bool token_attention_interleaves(int64_t heads, int64_t head_dim);
 /// order: the bits of a row depend on itself and on its tokens alone.
 void token_attention(const TokenAttentionArgs& args);
 
-/// The first index in [begin, end) whose x is above the threshold, or end. NaN never is.
-int64_t next_above(const float* x, int64_t begin, int64_t end, float threshold);
-
 }  // namespace multihead::kernels

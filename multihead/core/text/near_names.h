@@ -1,4 +1,4 @@
-// Which of the names that are there may be meant by one that is not. Internal to the library.
+// Which of the names that are there may be meant by one that is not. Shared by the library and the command line.
 #pragma once
 
 #include <cstddef>
