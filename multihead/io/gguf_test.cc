@@ -125,8 +125,8 @@ TEST_F(GgufTest, SaysWhatIsWrong) {
 }
 
 TEST_F(GgufTest, NamesAnUnsupportedTypeWhenItIsLoaded) {
-  const GgufFile file(write(header(1, 0).tensor("t", {256}, 10, 0).pad(32).text));
-  EXPECT_THAT([&] { file.load("t"); }, ::testing::ThrowsMessage<FormatError>(HasSubstr("type 10")));
+  const GgufFile file(write(header(1, 0).tensor("t", {256}, 16, 0).pad(32).text));
+  EXPECT_THAT([&] { file.load("t"); }, ::testing::ThrowsMessage<FormatError>(HasSubstr("type 16")));
 }
 
 // Whatever the bytes, the file opens and loads or an error says why.

@@ -156,12 +156,12 @@ TEST(TokenPlanTest, SaysWhyItDeclines) {
   EXPECT_EQ(reason({.state = &state}, 1), "layers: a plan of 25 kernel calls");
   EXPECT_EQ(reason({.state = &state}, 17), "layers: modules, because of 34 new tokens");
   EXPECT_EQ(reason({.state = &state, .mask = lengths(Tensor::of<int64_t>({2}, {1, 1}))}, 1),
-            "layers: modules, because of layer 0: a mask");
+            "layers: modules, because of layer 0: attention with mask");
   Rng rng(1);
   EXPECT_EQ(reason({.rng = &rng, .state = &state}, 1), "layers: modules, because of layer 0: dropout");
   std::vector<AttentionCapture> capture(3);
   EXPECT_EQ(reason({.state = &state, .capture = &capture}, 1),
-            "layers: modules, because of layer 0: a capture");
+            "layers: modules, because of layer 0: attention with capture");
   {
     const Tape tape;
     EXPECT_EQ(reason({.state = &state}, 1), "layers: modules, because of a tape is recording");

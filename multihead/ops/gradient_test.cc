@@ -46,13 +46,14 @@ std::map<std::string, std::string> public_ops() {
   std::map<std::string, std::string> ops;
   for (const auto& entry :
        fs::recursive_directory_iterator(fs::path(MULTIHEAD_SOURCE_DIR) / "multihead/ops")) {
-    if (entry.path().extension() != ".h") continue;
+    const std::string file = entry.path().filename();
+    if (entry.path().extension() != ".h" || file.find("-inl") != std::string::npos) continue;
     std::string text = text_of(entry.path());
     // Namespace detail is not public.
     static const std::regex detail(R"(namespace (?:multihead::)?detail \{[^]*?\n\}  // namespace)");
     text = std::regex_replace(text, detail, "");
     for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it) {
-      ops[(*it)[1]] = entry.path().filename();
+      ops[(*it)[1]] = file;
     }
   }
   return ops;

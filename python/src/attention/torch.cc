@@ -108,6 +108,9 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_
   const Tensor d_sum = d_lse.is_none() ? Tensor() : borrowed(d_lse, "grad_lse");
   detail::AttentionCall call = saved.call;
   Tensor dq, dk, dv;
+  constexpr size_t kBias = detail::learned_index(&AttentionOptions::bias);
+  detail::WantedGradients wanted{.captured = want_captured};
+  wanted.terms[kBias] = want_bias;
   detail::TermGradients terms;
   interruptible([&] {
     const OpenMpScope openmp(saved.threads);
@@ -119,13 +122,13 @@ nb::tuple torch_backward(const TorchCall& saved, nb::handle d_out, nb::handle d_
     dq = gradient(want_query, call.query), dk = gradient(want_key, call.key),
     dv = gradient(want_value, call.value);
     const NoTape silent;
-    terms = detail::attention_gradients(call, {dy, d_sum}, dq, dk, dv, {{want_bias}, want_captured});
+    terms = detail::attention_gradients(call, {dy, d_sum}, dq, dk, dv, wanted);
     return 0;
   });
   nb::list captured;
   for (const Tensor& x : terms.captured) captured.append(give_to_torch(x));
   return nb::make_tuple(give_to_torch(dq), give_to_torch(dk), give_to_torch(dv),
-                        give_to_torch(terms.terms[detail::kBias]), captured);
+                        give_to_torch(terms.terms[kBias]), captured);
 }
 
 }  // namespace
