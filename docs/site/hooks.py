@@ -16,11 +16,12 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "multihead"
 
 def _public_names(module):
     """{name: where it is defined} of what a module of the package offers; modules it imports have their own section."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
+    package = PACKAGE / module / "__init__.py"
+    tree = ast.parse((package if package.exists() else PACKAGE / f"{module}.py").read_text("utf-8"))
     found, listed = {}, None
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
-            known = {} if node.module == "_core" else _public_names(node.module)
+            known = {} if node.module == "_core" or package.exists() else _public_names(node.module)
             found |= {a.asname or a.name: known.get(a.name, f"multihead.{node.module}.{a.name}") for a in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = f"multihead.{module}.{node.name}"

@@ -9,7 +9,8 @@
 namespace multihead {
 namespace {
 
-constexpr int64_t kSmall = BlockGroup::kSize, kSuper = 256;  // numbers in a block; in one of the K formats
+constexpr int64_t kSmallBlock = BlockGroup::kSize,
+                  kSuper = 256;  // numbers in a block; in one of the K formats
 
 template <class T>
 T read(const uint8_t* from) {
@@ -41,12 +42,12 @@ void encode_plain(const float* from, int64_t blocks, uint8_t* to) {
 template <BlockGroup (*kGroup)(const uint8_t*, int64_t), int64_t kGroups, int64_t kBytes>
 void decode_groups(const uint8_t* from, int64_t blocks, float* to) {
   for (; blocks > 0; --blocks, from += kBytes) {
-    for (int64_t i = 0; i < kGroups; ++i, to += kSmall) {
+    for (int64_t i = 0; i < kGroups; ++i, to += kSmallBlock) {
       const BlockGroup g = kGroup(from, i);
       const auto scale = static_cast<float>(g.scale);
       const auto min = static_cast<float>(g.min);
-      for (int64_t k = 0; k < kSmall; ++k) {
-        const int64_t half = k / (kSmall / 2);
+      for (int64_t k = 0; k < kSmallBlock; ++k) {
+        const int64_t half = k / (kSmallBlock / 2);
         const float d = scale * static_cast<float>(g.factors[half]),
                     m = min * static_cast<float>(g.min_factors[half]);
         to[k] = d * static_cast<float>(g.values[k] - g.offset) - m;
@@ -56,21 +57,21 @@ void decode_groups(const uint8_t* from, int64_t blocks, float* to) {
 }
 
 constexpr int64_t nibble_bytes(bool has_min, bool has_fifth) {
-  return 2 + 2 * has_min + 4 * has_fifth + kSmall / 2;
+  return 2 + 2 * has_min + 4 * has_fifth + kSmallBlock / 2;
 }
 
 // A scale, perhaps a minimum, perhaps a fifth bit of each number, and four bits of each, those of the first
 // half low.
 template <bool kMin, bool kFifth>
 BlockGroup nibbles(const uint8_t* from, int64_t) {
-  constexpr int64_t kHalf = kSmall / 2;
+  constexpr int64_t kHalf = kSmallBlock / 2;
   BlockGroup g;
   g.scale = read<Float16>(from), from += 2;
   if (kMin) g.min = read<Float16>(from), g.min_factors[0] = g.min_factors[1] = -1, from += 2;
   if (!kMin) g.offset = kFifth ? 16 : 8;
   uint32_t fifth = 0;
   if (kFifth) fifth = read<uint32_t>(from), from += 4;
-  for (int64_t k = 0; k < kSmall; ++k) {
+  for (int64_t k = 0; k < kSmallBlock; ++k) {
     const int four = k < kHalf ? from[k] & 15 : from[k - kHalf] >> 4;
     g.values[k] = static_cast<int8_t>(four | static_cast<int>(fifth >> k & 1) << 4);
   }
@@ -85,14 +86,14 @@ void put_nibbles(const float* from, float minimum, float scale, double half_step
   const auto four = [&](float x) {
     return static_cast<int>(std::clamp((static_cast<double>(x) - minimum) * factor + half_step, 0.0, 15.0));
   };
-  for (int64_t i = 0; i < kSmall / 2; ++i)
-    to[i] = static_cast<uint8_t>(four(from[i]) | four(from[i + kSmall / 2]) << 4);
+  for (int64_t i = 0; i < kSmallBlock / 2; ++i)
+    to[i] = static_cast<uint8_t>(four(from[i]) | four(from[i + kSmallBlock / 2]) << 4);
 }
 
 // The number of largest magnitude is -8 steps.
 void encode_q4_0(const float* from, int64_t blocks, uint8_t* to) {
-  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += nibble_bytes(false, false)) {
-    const float scale = *std::max_element(from, from + kSmall, [](float x, float y) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmallBlock, to += nibble_bytes(false, false)) {
+    const float scale = *std::max_element(from, from + kSmallBlock, [](float x, float y) {
       return std::fabs(x) < std::fabs(y);
     }) / -8;
     write(to, Float16(scale));
@@ -101,8 +102,8 @@ void encode_q4_0(const float* from, int64_t blocks, uint8_t* to) {
 }
 
 void encode_q4_1(const float* from, int64_t blocks, uint8_t* to) {
-  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += nibble_bytes(true, false)) {
-    const auto [least, most] = std::minmax_element(from, from + kSmall);
+  for (int64_t b = 0; b < blocks; ++b, from += kSmallBlock, to += nibble_bytes(true, false)) {
+    const auto [least, most] = std::minmax_element(from, from + kSmallBlock);
     const float scale = (*most - *least) / 15;
     write(to, Float16(scale));
     write(to + 2, Float16(*least));
@@ -110,45 +111,46 @@ void encode_q4_1(const float* from, int64_t blocks, uint8_t* to) {
   }
 }
 
-constexpr int64_t kQ8Bytes = 2 + kSmall;
+constexpr int64_t kQ8Bytes = 2 + kSmallBlock;
 
 BlockGroup q8_0(const uint8_t* from, int64_t) {
   BlockGroup g;
   g.scale = read<Float16>(from);
-  std::memcpy(g.values, from + 2, kSmall);
+  std::memcpy(g.values, from + 2, kSmallBlock);
   return g;
 }
 
 void encode_q8_0(const float* from, int64_t blocks, uint8_t* to) {
-  for (int64_t b = 0; b < blocks; ++b, from += kSmall, to += kQ8Bytes) {
+  for (int64_t b = 0; b < blocks; ++b, from += kSmallBlock, to += kQ8Bytes) {
     float largest = 0;
-    for (int64_t i = 0; i < kSmall; ++i) largest = std::max(largest, std::fabs(from[i]));
+    for (int64_t i = 0; i < kSmallBlock; ++i) largest = std::max(largest, std::fabs(from[i]));
     const float scale = largest / 127, factor = inverse(scale);
     write(to, Float16(scale));
-    for (int64_t i = 0; i < kSmall; ++i) write(to + 2 + i, static_cast<int8_t>(std::round(from[i] * factor)));
+    for (int64_t i = 0; i < kSmallBlock; ++i)
+      write(to + 2 + i, static_cast<int8_t>(std::round(from[i] * factor)));
   }
 }
 
 // FP4 (e2m1), doubled, with a shared power of two: OCP Microscaling Formats 1.0.
 void decode_mxfp4(const uint8_t* from, int64_t blocks, float* to) {
   constexpr std::array<float, 16> kValues = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  for (int64_t b = 0; b < blocks; ++b, from += 1 + kSmall / 2, to += kSmall) {
+  for (int64_t b = 0; b < blocks; ++b, from += 1 + kSmallBlock / 2, to += kSmallBlock) {
     const uint32_t exponent = from[0];
     const float scale = std::bit_cast<float>(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
-    for (int64_t i = 0; i < kSmall / 2; ++i) {
+    for (int64_t i = 0; i < kSmallBlock / 2; ++i) {
       to[i] = scale * kValues[from[1 + i] & 15];
-      to[i + kSmall / 2] = scale * kValues[from[1 + i] >> 4];
+      to[i + kSmallBlock / 2] = scale * kValues[from[1 + i] >> 4];
     }
   }
 }
 
-constexpr int64_t k_bytes(bool has_fifth) { return 4 + 12 + (has_fifth ? kSmall : 0) + kSuper / 2; }
+constexpr int64_t k_bytes(bool has_fifth) { return 4 + 12 + (has_fifth ? kSmallBlock : 0) + kSuper / 2; }
 
 // Q4_K and Q5_K: scale and minimum, eight factors of each in six bits, perhaps fifth bits, and four bits, where
 // two groups share their bytes.
 template <bool kFifth>
 BlockGroup q4_or_q5_k(const uint8_t* block, int64_t i) {
-  const uint8_t *sixes = block + 4, *fifth = sixes + 12, *nibbles = fifth + (kFifth ? kSmall : 0);
+  const uint8_t *sixes = block + 4, *fifth = sixes + 12, *nibbles = fifth + (kFifth ? kSmallBlock : 0);
   const auto six = [&](int64_t part) {
     const int64_t low = i % 4 + 4 * part;
     const int bits = i < 4 ? sixes[low] & 63 : (sixes[8 + i % 4] >> (4 * part) & 15) | sixes[low] >> 6 << 4;
@@ -158,8 +160,8 @@ BlockGroup q4_or_q5_k(const uint8_t* block, int64_t i) {
   g.scale = read<Float16>(block), g.min = read<Float16>(block + 2);
   g.factors[0] = g.factors[1] = six(0);
   g.min_factors[0] = g.min_factors[1] = six(1);
-  for (int64_t k = 0; k < kSmall; ++k) {
-    const int four = nibbles[i / 2 * kSmall + k] >> (i % 2 * 4) & 15;
+  for (int64_t k = 0; k < kSmallBlock; ++k) {
+    const int four = nibbles[i / 2 * kSmallBlock + k] >> (i % 2 * 4) & 15;
     g.values[k] = static_cast<int8_t>(kFifth ? four | (fifth[k] >> i & 1) << 4 : four);
   }
   return g;
@@ -175,7 +177,7 @@ BlockGroup q6_k(const uint8_t* block, int64_t i) {
   g.scale = read<Float16>(factors + kSuper / 16);
   std::memcpy(g.factors, factors + 2 * i, 2);
   g.offset = 32;
-  for (int64_t k = 0; k < kSmall; ++k) {
+  for (int64_t k = 0; k < kSmallBlock; ++k) {
     const int four = low[section * 64 + quarter % 2 * 32 + k] >> (quarter / 2 * 4) & 15;
     const int two = high[section * 32 + k] >> (quarter * 2) & 3;
     g.values[k] = static_cast<int8_t>(four | two << 4);
@@ -187,7 +189,7 @@ BlockGroup q6_k(const uint8_t* block, int64_t i) {
 constexpr int64_t kQ2Bytes = kSuper / 16 + kSuper / 4 + 4;
 
 BlockGroup q2_k(const uint8_t* block, int64_t i) {
-  const uint8_t *factors = block + 2 * i, *twos = block + kSuper / 16 + i / 4 * kSmall,
+  const uint8_t *factors = block + 2 * i, *twos = block + kSuper / 16 + i / 4 * kSmallBlock,
                 *scales = block + kSuper / 16 + kSuper / 4;
   BlockGroup g;
   g.scale = read<Float16>(scales), g.min = read<Float16>(scales + 2);
@@ -195,7 +197,7 @@ BlockGroup q2_k(const uint8_t* block, int64_t i) {
     g.factors[half] = static_cast<int8_t>(factors[half] & 15);
     g.min_factors[half] = static_cast<int8_t>(factors[half] >> 4);
   }
-  for (int64_t k = 0; k < kSmall; ++k) g.values[k] = static_cast<int8_t>(twos[k] >> (i % 4 * 2) & 3);
+  for (int64_t k = 0; k < kSmallBlock; ++k) g.values[k] = static_cast<int8_t>(twos[k] >> (i % 4 * 2) & 3);
   return g;
 }
 
@@ -203,7 +205,7 @@ BlockGroup q2_k(const uint8_t* block, int64_t i) {
 constexpr int64_t kQ3Bytes = kSuper / 8 + kSuper / 4 + 12 + 2;
 
 BlockGroup q3_k(const uint8_t* block, int64_t i) {
-  const uint8_t *third = block, *twos = third + kSuper / 8 + i / 4 * kSmall,
+  const uint8_t *third = block, *twos = third + kSuper / 8 + i / 4 * kSmallBlock,
                 *sixes = third + kSuper / 8 + kSuper / 4;
   BlockGroup g;
   g.scale = read<Float16>(sixes + 12);
@@ -213,7 +215,7 @@ BlockGroup q3_k(const uint8_t* block, int64_t i) {
     const int low = sixes[j % 8] >> (j / 8 * 4) & 15, high = sixes[8 + j % 4] >> (j / 4 * 2) & 3;
     g.factors[half] = static_cast<int8_t>((low | high << 4) - 32);
   }
-  for (int64_t k = 0; k < kSmall; ++k)
+  for (int64_t k = 0; k < kSmallBlock; ++k)
     g.values[k] = static_cast<int8_t>((twos[k] >> (i % 4 * 2) & 3) | (third[k] >> i & 1) << 2);
   return g;
 }
@@ -221,9 +223,9 @@ BlockGroup q3_k(const uint8_t* block, int64_t i) {
 // Four bits that stand for one of 16 numbers, those of the first half low.
 void put_listed(const uint8_t* nibbles, BlockGroup& g) {
   constexpr int8_t kNumbers[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-  for (int64_t k = 0; k < kSmall / 2; ++k) {
+  for (int64_t k = 0; k < kSmallBlock / 2; ++k) {
     g.values[k] = kNumbers[nibbles[k] & 15];
-    g.values[k + kSmall / 2] = kNumbers[nibbles[k] >> 4];
+    g.values[k + kSmallBlock / 2] = kNumbers[nibbles[k] >> 4];
   }
 }
 
@@ -242,7 +244,7 @@ BlockGroup iq4_xs(const uint8_t* block, int64_t i) {
   g.scale = read<Float16>(block);
   const int high = read<uint16_t>(block + 2) >> (2 * i) & 3, low = block[4 + i / 2] >> (i % 2 * 4) & 15;
   g.factors[0] = g.factors[1] = static_cast<int8_t>((low | high << 4) - 32);
-  put_listed(block + 8 + i * (kSmall / 2), g);
+  put_listed(block + 8 + i * (kSmallBlock / 2), g);
   return g;
 }
 
@@ -250,7 +252,7 @@ BlockGroup iq4_xs(const uint8_t* block, int64_t i) {
 template <BlockGroup (*kGroup)(const uint8_t*, int64_t), int64_t kBlock, int64_t kBytes>
 BlockFormat in_groups(uint32_t id, const char* name, const char* packed_as,
                       void (*encode)(const float*, int64_t, uint8_t*) = nullptr, int64_t file_type = 0) {
-  return {id,     name,      kBlock, kBytes,   decode_groups<kGroup, kBlock / kSmall, kBytes>,
+  return {id,     name,      kBlock, kBytes,   decode_groups<kGroup, kBlock / kSmallBlock, kBytes>,
           kGroup, packed_as, encode, file_type};
 }
 
@@ -266,20 +268,22 @@ const std::vector<BlockFormat>& block_formats() {
   static const std::vector<BlockFormat> formats = {
       plain<float>(0, "F32", "", 0),
       plain<Float16>(1, "F16", "f16", 1),
-      in_groups<nibbles<false, false>, kSmall, nibble_bytes(false, false)>(2, "Q4_0", "q4", encode_q4_0, 2),
-      in_groups<nibbles<true, false>, kSmall, nibble_bytes(true, false)>(3, "Q4_1", "q4", encode_q4_1, 3),
-      in_groups<nibbles<false, true>, kSmall, nibble_bytes(false, true)>(6, "Q5_0", "q5"),
-      in_groups<nibbles<true, true>, kSmall, nibble_bytes(true, true)>(7, "Q5_1", "q5"),
-      in_groups<q8_0, kSmall, kQ8Bytes>(8, "Q8_0", "q8", encode_q8_0, 7),
+      in_groups<nibbles<false, false>, kSmallBlock, nibble_bytes(false, false)>(2, "Q4_0", "q4", encode_q4_0,
+                                                                                2),
+      in_groups<nibbles<true, false>, kSmallBlock, nibble_bytes(true, false)>(3, "Q4_1", "q4", encode_q4_1,
+                                                                              3),
+      in_groups<nibbles<false, true>, kSmallBlock, nibble_bytes(false, true)>(6, "Q5_0", "q5"),
+      in_groups<nibbles<true, true>, kSmallBlock, nibble_bytes(true, true)>(7, "Q5_1", "q5"),
+      in_groups<q8_0, kSmallBlock, kQ8Bytes>(8, "Q8_0", "q8", encode_q8_0, 7),
       in_groups<q2_k, kSuper, kQ2Bytes>(10, "Q2_K", ""),
       in_groups<q3_k, kSuper, kQ3Bytes>(11, "Q3_K", "q6_k"),
       in_groups<q4_or_q5_k<false>, kSuper, k_bytes(false)>(12, "Q4_K", "q4_k"),
       in_groups<q4_or_q5_k<true>, kSuper, k_bytes(true)>(13, "Q5_K", "q5_k"),
       in_groups<q6_k, kSuper, kQ6Bytes>(14, "Q6_K", "q6_k"),
-      in_groups<iq4_nl, kSmall, nibble_bytes(false, false)>(20, "IQ4_NL", "q8"),
+      in_groups<iq4_nl, kSmallBlock, nibble_bytes(false, false)>(20, "IQ4_NL", "q8"),
       in_groups<iq4_xs, kSuper, kIq4Bytes>(23, "IQ4_XS", ""),
       plain<BFloat16>(30, "BF16", "", 32),
-      {39, "MXFP4", kSmall, 1 + kSmall / 2, decode_mxfp4},
+      {39, "MXFP4", kSmallBlock, 1 + kSmallBlock / 2, decode_mxfp4},
   };
   return formats;
 }

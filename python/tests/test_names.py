@@ -63,6 +63,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "copy_weights": "train_language_model",
     "PointScope": "Points",  # a with block
     "generate": "models.LanguageModel.generate",
+    "turn_ends": "models.LanguageModel.generate",  # eos_ids= of a chat template
     "prompt_lookup": "models.LanguageModel.generate",  # draft="lookup"
     "draft_model": "models.LanguageModel.generate",  # draft=
     "Draft": "models.LanguageModel.generate",
@@ -205,7 +206,7 @@ INTERNAL = {  # reason: names
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
-    "C++ only so far": "ContextScope recomputed",
+    "C++ only so far": "ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs",
 }
 
 MEMBERS = {  # C++ member: what does it in Python

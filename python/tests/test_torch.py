@@ -42,7 +42,7 @@ def rms(x, y):
 BOUNDS = {
     (torch.bfloat16, False): 1.01,  # 1.003: dots of pairs round the probabilities to bf16 where a CPU has them
     (torch.float16, False): 1.0,
-    (torch.bfloat16, True): 1.35,
+    (torch.bfloat16, True): 1.70,  # 1.66: on tiles the gradients are rounded as in PyTorch's fused kernels; else 1.35
     (torch.float16, True): 1.35,
     (torch.float32, False): 1.08,  # 1.073: masks on a CPU with AMX
     (torch.float32, True): 1.45,

@@ -33,7 +33,7 @@ void PackKeys(const TileSource& x, char* to) {
 }
 
 HWY_INLINE __m512i WithoutSign(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF)); }
-HWY_INLINE __mmask32 NotFinite(__m512i x) {
+HWY_INLINE __mmask32 InfOrNan(__m512i x) {
   return _mm512_cmpge_epi16_mask(WithoutSign(x), _mm512_set1_epi16(0x7F80));
 }
 
@@ -48,7 +48,7 @@ HWY_NOINLINE bool PackValues(const TileSource& x, char* to) {
       __m512i a = kWhole ? _mm512_loadu_si512(at) : LoadStep<kAmx>(x, r, step);
       __m512i b = kWhole ? _mm512_loadu_si512(at + x.stride) : LoadStep<kAmx>(x, r + 1, step);
       if constexpr (kClean) {
-        a = _mm512_maskz_mov_epi16(~NotFinite(a), a), b = _mm512_maskz_mov_epi16(~NotFinite(b), b);
+        a = _mm512_maskz_mov_epi16(~InfOrNan(a), a), b = _mm512_maskz_mov_epi16(~InfOrNan(b), b);
       } else {
         top = _mm512_max_epi16(top, _mm512_max_epi16(WithoutSign(a), WithoutSign(b)));
       }
@@ -56,7 +56,7 @@ HWY_NOINLINE bool PackValues(const TileSource& x, char* to) {
       _mm512_store_si512(to + kTileBytes + r / 2 * kRowBytes, _mm512_permutex2var_epi16(a, high, b));
     }
   }
-  return kClean || NotFinite(top) != 0;
+  return kClean || InfOrNan(top) != 0;
 }
 
 template <bool kAmx>

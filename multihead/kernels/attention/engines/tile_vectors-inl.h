@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "hwy/base.h"
+#include "multihead/kernels/amx/tile_blocks-inl.h"
 #include "multihead/kernels/attention/engines/tile_rows-inl.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -25,8 +26,7 @@
 MH_PUSH_TILES
 namespace multihead::kernels::tiles {
 
-inline constexpr int kTileBytes = 1024, kRowBytes = 64, kPairBytes = 4 * kTileBytes,
-                     kStripBytes = 2 * kTileBytes;
+inline constexpr int kRowBytes = 64, kPairBytes = 4 * kTileBytes, kStripBytes = 2 * kTileBytes;
 
 HWY_INLINE __mmask32 FirstBits(int64_t count) {
   return count >= 32 ? ~0U : count <= 0 ? 0U : (1U << count) - 1;
