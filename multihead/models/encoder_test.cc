@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -78,7 +79,7 @@ TEST(EncoderTest, PackedWeightsHaveTheSameBits) {
 // Of random weights a few dozen wide, where errors do not average out.
 TEST(EncoderTest, QuantisedWeightsAreNear) {
   for (const auto& [dtype, bound] :
-       {std::pair(nn::WeightDtype::int8, .09), {nn::WeightDtype::q8, .09}, {nn::WeightDtype::q4, .6}}) {
+       {std::pair(nn::WeightDtype::int8, .07), {nn::WeightDtype::q8, .07}, {nn::WeightDtype::q4, .6}}) {
     for (const std::string& name : fixtures()) {
       Encoder model = load_encoder((kEncoders / name).string());
       const TokenRows rows = expected_of(name).rows;
@@ -90,7 +91,9 @@ TEST(EncoderTest, QuantisedWeightsAreNear) {
       for (size_t i = 0; i < exact.size(); ++i) {
         error += (got[i] - exact[i]) * (got[i] - exact[i]), size += exact[i] * exact[i];
       }
-      EXPECT_LT(std::sqrt(error / size), bound) << name << " as " << kernels::name(dtype);
+      // Its pooled token, classified, has .079 in int8: only 24 numbers share each rounding.
+      const double allowed = name == "gte_classifier" ? std::max(bound, .09) : bound;
+      EXPECT_LT(std::sqrt(error / size), allowed) << name << " as " << kernels::name(dtype);
     }
   }
 }

@@ -183,7 +183,7 @@ def test_python_blocks_run(page, folder, short_trainings):
 
 # Other programs, requests to a server, the project's own scripts, other machines, benchmarks, which print what the machine can do.
 LEFT_OUT = re.compile(r"scripts/|pip |pytest|cmake|ctest|export |python|git |\.ci/|mpirun --host|multihead bench"
-                      r"|multihead \w+ build/|curl ")  # models that scripts/chat.sh and scripts/search.sh fetch
+                      r"|multihead \w+ (\w+=)?build/|curl ")  # models that scripts/chat.sh and scripts/search.sh fetch
 
 
 def commands(page):
