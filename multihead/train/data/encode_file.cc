@@ -26,7 +26,7 @@ bool cuts_at_spaces(const text::Tokenizer& tokenizer) {
   };
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (!tokenizer.is_special(id)) continue;
-    const std::string token = tokenizer.token(id);
+    const std::string& token = tokenizer.token(id);
     Ids apart = ids(token);
     const Ids rest = ids(" a");
     apart.insert(apart.end(), rest.begin(), rest.end());

@@ -157,7 +157,7 @@ class ScoreProgram {
 /// A table as programs read it: f64, f32 or i32, contiguous, a copy.
 Tensor to_table(const Tensor& x);
 ScoreMod to_score_mod(std::shared_ptr<const ScoreProgram> program);
-Mask to_mask(std::shared_ptr<const ScoreProgram> program, Diagonal diagonal);
+Mask to_mask(const std::shared_ptr<const ScoreProgram>& program, Diagonal diagonal);
 /// The program that this part of a mask runs, or null.
 const ScoreProgram* program_of(const MaskPart& part);
 

@@ -272,7 +272,7 @@ const ScoreProgram* program_of(const MaskPart& part) {
   return mask != nullptr ? &mask->program() : nullptr;
 }
 
-Mask to_mask(std::shared_ptr<const ScoreProgram> program, Diagonal diagonal) {
+Mask to_mask(const std::shared_ptr<const ScoreProgram>& program, Diagonal diagonal) {
   MatchedMask matched = match_mask(*program, diagonal);
   if (matched.rest.empty()) return matched.mask;
   return matched.mask &
