@@ -1,22 +1,16 @@
 // Packing for tiles against plain loops.
 #include <gtest/gtest.h>
 
-#include <random>
 #include <vector>
 
 #include "multihead/core/dtype.h"
 #include "multihead/kernels/amx/amx-inl.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
 namespace {
 
-std::vector<float> normal(int64_t n, uint32_t seed) {
-  std::mt19937 r(seed);
-  std::normal_distribution<float> d;
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& v : x) v = d(r);
-  return x;
-}
+using testing::normal_floats;
 
 // Parts against a plain splitting, in both layouts, from both types, at edges and with zeros before.
 TEST(AmxPackTest, PartsAndPlaces) {
@@ -25,7 +19,7 @@ TEST(AmxPackTest, PartsAndPlaces) {
     for (int kind = 0; kind < 8; ++kind) {
       const bool rows = kind & 1, k_first = kind & 2, bf16 = kind & 4;
       const int64_t lines = 37, count = 71, before = kind % 3 == 0 ? 0 : 13;
-      const std::vector<float> x = normal(lines * count, 3);
+      const std::vector<float> x = normal_floats(lines * count, 3);
       const std::vector<BFloat16> narrow(x.begin(), x.end());
       const AmxOperand from{bf16 ? static_cast<const void*>(narrow.data()) : x.data(),
                             bf16,

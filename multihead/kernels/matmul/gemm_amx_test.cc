@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <tuple>
 #include <vector>
 
@@ -15,24 +14,20 @@
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
 namespace {
 
-std::vector<float> normal(int64_t n, uint32_t seed) {
-  std::mt19937 r(seed);
-  std::normal_distribution<float> d;
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& v : x) v = d(r);
-  return x;
-}
+using testing::normal_floats;
 
 struct Product {
   GemmArgs<float> g;
   std::vector<float> a, b, c;
 
   Product(int64_t m, int64_t n, int64_t k, Transpose ta, Transpose tb) {
-    a = normal(m * k, 1), b = normal(k * n, 2), c.assign(static_cast<size_t>(m * n), std::nanf(""));
+    a = normal_floats(m * k, 1), b = normal_floats(k * n, 2),
+    c.assign(static_cast<size_t>(m * n), std::nanf(""));
     g.m = m, g.n = n, g.k = k, g.ta = ta, g.tb = tb, g.ldc = n;
     g.lda = ta == Transpose::yes ? m : k, g.ldb = tb == Transpose::yes ? k : n;
     point();
@@ -176,7 +171,7 @@ TEST(GemmTilesTest, EveryOrderAddsStepsInOrder) {
 TEST(GemmTilesTest, EpiloguesFollowTheSums) {
   const int before = num_threads();
   for (const Sizes& s : {Sizes{9, 70, 65}, {67, 45, 96}, {70, 100, 801}}) {
-    const std::vector<float> bias = normal(s.n, 3), residual = normal(s.m * s.n, 4);
+    const std::vector<float> bias = normal_floats(s.n, 3), residual = normal_floats(s.m * s.n, 4);
     const std::vector<BFloat16> residual16(residual.begin(), residual.end());
     for (const auto& [ta, tb] : {std::pair{Transpose::no, Transpose::yes},
                                  {Transpose::no, Transpose::no},

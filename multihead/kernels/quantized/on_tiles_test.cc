@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <random>
 #include <vector>
 
 #include "multihead/core/error.h"
@@ -13,18 +12,13 @@
 #include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
 #include "multihead/kernels/quantized/on_tiles-inl.h"
+#include "multihead/testing/everywhere.h"
 #include "multihead/testing/stored_blocks.h"
 
 namespace multihead::kernels {
 namespace {
 
-std::vector<float> normal(int64_t n, uint32_t seed) {
-  std::mt19937 r(seed);
-  std::normal_distribution<float> d;
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& v : x) v = d(r);
-  return x;
-}
+using testing::normal_floats;
 
 struct Sizes {
   int64_t rows, out, in;
@@ -50,13 +44,15 @@ struct PackedProduct {
   PackedLinearArgs args;
 
   PackedProduct(WeightDtype dtype, const Sizes& s)
-      : x(normal(s.rows * s.in, 1)), bias(normal(s.out, 2)), residual(normal(s.rows * s.out, 3)) {
+      : x(normal_floats(s.rows * s.in, 1)),
+        bias(normal_floats(s.out, 2)),
+        residual(normal_floats(s.rows * s.out, 3)) {
     y.resize(residual.size());
     auto* packed = memory.get<char>(static_cast<size_t>(packed_weight_bytes(dtype, s.out, s.in)));
     if (!format_of(dtype).of_floats()) {
       pack_blocks(dtype, s, packed);
     } else {
-      pack_weight(dtype, normal(s.out * s.in, 4).data(), s.in, s.out, s.in, packed);
+      pack_weight(dtype, normal_floats(s.out * s.in, 4).data(), s.in, s.out, s.in, packed);
     }
     args = {.x = x.data(), .ldx = s.in, .packed = packed, .dtype = dtype, .y = y.data()};
     args.ldy = s.out, args.rows = s.rows, args.out = s.out, args.in = s.in;
@@ -114,7 +110,7 @@ TEST(PackedTilesTest, Bf16HasTheBitsOfTheProduct) {
        {Sizes{1, 1, 1}, {3, 64, 32}, {17, 67, 95}, {33, 160, 257}, {50, 111, 64}, {260, 199, 515}}) {
     PackedProduct p(WeightDtype::bf16, s);
     p.args.bias = p.bias.data(), p.args.activation = Activation::gelu, p.args.residual = p.residual.data();
-    const std::vector<float> values = normal(s.out * s.in, 4);
+    const std::vector<float> values = normal_floats(s.out * s.in, 4);
     const std::vector<BFloat16> weight(values.begin(), values.end());
     std::vector<float> expected(p.y.size(), std::nanf(""));
     EngineArgs g{GemmArgs<float>{.tb = Transpose::yes, .m = s.rows, .n = s.out, .k = s.in}};
