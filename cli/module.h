@@ -1,4 +1,4 @@
-// Modules of this program that are loaded when they are needed.
+// Modules of this program that are loaded when they are needed. A static program holds them instead.
 #pragma once
 
 #include <string>
@@ -10,9 +10,11 @@ namespace multihead::cli {
 void* module_symbol(const char* module, const char* function, const std::string& who,
                     const std::string& remedy);
 
+/// `held` is the function itself, where it is declared weak: null unless the module is linked into this program.
 template <class Function>
-Function module_function(const char* module, const char* function, const std::string& who,
+Function module_function(Function held, const char* module, const char* function, const std::string& who,
                          const std::string& remedy) {
+  if (held != nullptr) return held;
   return reinterpret_cast<Function>(  // NOLINT(*-reinterpret-cast): as dlsym is meant
       module_symbol(module, function, who, remedy));
 }

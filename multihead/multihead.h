@@ -114,6 +114,7 @@
 #include "multihead/generate/prefix_folder.h"
 #include "multihead/generate/sampling.h"
 #include "multihead/generate/stop_strings.h"
+#include "multihead/generate/text_stream.h"
 #include "multihead/generate/token_rules.h"
 #include "multihead/generate/translate.h"
 

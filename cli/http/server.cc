@@ -43,7 +43,7 @@ void WakeDescriptor::raise() const {
 }
 
 RunSockets load_sockets(const std::string& verb) {
-  return module_function<RunSockets>(kSocketsModule, kRunSockets, verb + " needs",
+  return module_function<RunSockets>(multihead_run_sockets, kSocketsModule, kRunSockets, verb + " needs",
                                      "it is built where libevent is (Debian: libevent-dev)");
 }
 

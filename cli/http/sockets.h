@@ -55,3 +55,5 @@ using RunSockets = int (*)(const SocketLoop& loop);
 inline constexpr const char *kSocketsModule = "multihead_sockets.so", *kRunSockets = "multihead_run_sockets";
 
 }  // namespace multihead::cli
+
+extern "C" [[gnu::weak]] int multihead_run_sockets(const multihead::cli::SocketLoop& loop);

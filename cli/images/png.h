@@ -21,3 +21,6 @@ using ReadPng = void (*)(const PngRequest& request, std::string& problem);
 inline constexpr const char *kPngModule = "multihead_png.so", *kReadPng = "multihead_read_png";
 
 }  // namespace multihead::cli
+
+extern "C" [[gnu::weak]] void multihead_read_png(const multihead::cli::PngRequest& request,
+                                                 std::string& problem);

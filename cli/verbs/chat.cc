@@ -9,11 +9,11 @@
 #include <optional>
 
 #include "cli/streams.h"
-#include "cli/token_stream.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/prefix_folder.h"
+#include "multihead/generate/text_stream.h"
 #include "multihead/generate/token_rules.h"
 #include "multihead/train/signals.h"
 
@@ -42,7 +42,7 @@ class Conversation {
     const std::vector<int32_t> prompt = fitting_prompt();
     if (prompt.empty()) return messages_.pop_back(), 0;
     const train::StopSignals signals;
-    TokenStream stream(tokenizer_, {.skip_special = true}, options_.stops);
+    TextStream stream(put_output, tokenizer_, {.skip_special = true}, options_.stops);
     GenerateOptions rules = options_.generate;
     rules.stop_tokens = stops_;
     if (!options_.limited) rules.max_new_tokens = std::numeric_limits<int64_t>::max();

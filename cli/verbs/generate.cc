@@ -7,12 +7,11 @@
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
-#include "cli/token_stream.h"
 #include "cli/verbs/chat.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
-#include "multihead/generate/stop_strings.h"
+#include "multihead/generate/text_stream.h"
 #include "multihead/generate/token_rules.h"
 #include "multihead/train/signals.h"
 
@@ -156,7 +155,7 @@ class Generate : public Verb {
     set_draft(loaded);
     const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt, {.parse_special = special_});
     const bool streams = samples_ == 1 && !common.json;
-    TokenStream stream(loaded.tokenizer, {.continued = true}, stops_);
+    TextStream stream(put_output, loaded.tokenizer, {.continued = true}, stops_);
     StopStrings said(loaded.tokenizer, stops_, {.continued = true});
     if (streams) put_output(prompt);
     const train::StopSignals signals;

@@ -1,0 +1,31 @@
+# A Debian package: cpack --config build/<preset>/CPackConfig.cmake. Program, library, headers, and what the program
+# itself says of its flags: manual pages and shell completion.
+if(TARGET multihead_cli AND NOT CMAKE_CROSSCOMPILING)
+  find_program(MULTIHEAD_PYTHON3 python3)
+  mark_as_advanced(MULTIHEAD_PYTHON3)
+  if(MULTIHEAD_PYTHON3)
+    install(CODE "
+      set(PROGRAM $<TARGET_FILE:multihead_cli>)
+      set(PYTHON ${MULTIHEAD_PYTHON3})
+      set(SHARE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}\")
+      include(${PROJECT_SOURCE_DIR}/packaging/pages.cmake)")
+  endif()
+endif()
+
+set(CPACK_PACKAGE_NAME multihead)
+set(CPACK_PACKAGE_CONTACT "The multihead developers <multihead@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# What needs MPI is a package of its own, so that the program alone brings no MPI.
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME multihead)
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME multihead-mpi)
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "multihead (= ${PROJECT_VERSION})")
+set(CPACK_COMPONENT_MPI_DESCRIPTION "Training on several machines by MPI")
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+include(CPack)

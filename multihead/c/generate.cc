@@ -1,0 +1,130 @@
+#include "multihead/generate/generate.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/c/status-inl.h"
+#include "multihead/generate/defaults.h"
+#include "multihead/generate/text_stream.h"
+#include "multihead/io/json.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
+
+struct mh_model {
+  std::string path;
+  multihead::models::LanguageModel model;
+  multihead::text::Tokenizer tokenizer;
+};
+
+namespace multihead::c {
+namespace {
+
+mh_model* load(const char* path, const char* weights) {
+  std::optional<kernels::WeightDtype> dtype;
+  if (weights != nullptr) dtype = kernels::parse_weight_dtype(weights);
+  const std::string folder = &checked(path, "path");
+  auto model = models::load_language_model(folder, dtype, true);
+  auto tokenizer = text::Tokenizer::load(models::tokenizer_folder(folder));
+  MH_CHECK(tokenizer.plain_vocab_size() <= model.config().vocab_size, FormatError, folder,
+           ": the tokenizer has ", tokenizer.plain_vocab_size(), " tokens, the model ",
+           model.config().vocab_size);
+  return new mh_model{folder, std::move(model), std::move(tokenizer)};
+}
+
+// The caller's options over the folder's.
+GenerateOptions rules(const mh_model& model, const mh_generate_options& given,
+                      std::vector<std::string>& stops) {
+  GenerateOptions options{.max_new_tokens = given.max_new_tokens, .seed = given.seed};
+  if (const auto eos = model.tokenizer.eos_id()) options.stop_tokens = {*eos};
+  const models::GenerationConfig defaults = models::load_generation_config(model.path);
+  apply(defaults, options);
+  options.max_new_tokens = given.max_new_tokens;
+  if (given.temperature >= 0) options.sampling.temperature = given.temperature;
+  if (given.top_k >= 0) options.sampling.top_k = given.top_k;
+  if (given.top_p >= 0) options.sampling.top_p = given.top_p;
+  check(options.sampling);
+  stops = defaults.stop_strings;
+  for (size_t i = 0; i < given.stop_count; ++i)
+    stops.emplace_back(&checked(checked(given.stop, "options.stop"), "options.stop"));
+  return options;
+}
+
+char* copy_of(const std::string& text) {
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));  // NOLINT(*-no-malloc): mh_free() is free()
+  if (copy == nullptr) throw std::bad_alloc();
+  std::copy_n(text.c_str(), text.size() + 1, copy);
+  return copy;
+}
+
+void continue_tokens(const mh_model& model, const std::vector<int32_t>& prompt,
+                     const mh_generate_options& given, bool is_chat, char** text) {
+  std::vector<std::string> stops;
+  GenerateOptions options = rules(model, given, stops);
+  if (is_chat) {
+    for (const int32_t end : turn_ends(model.tokenizer)) options.stop_tokens.push_back(end);
+  }
+  bool is_wanted = true;
+  std::string all;
+  TextStream stream(
+      [&](std::string_view piece) {
+        all += piece;
+        if (given.on_text != nullptr && is_wanted)
+          is_wanted = given.on_text(piece.data(), piece.size(), given.user) == 0;
+      },
+      model.tokenizer, {.skip_special = is_chat, .continued = !is_chat}, stops);
+  options.on_token = [&](int64_t, int32_t token) { return stream.write(token) && is_wanted; };
+  generate(model.model, {prompt}, options);
+  stream.finish();
+  if (text != nullptr) *text = copy_of(all);
+}
+
+std::vector<int32_t> chat_prompt(const mh_model& model, const mh_message* messages, size_t count) {
+  Json list = Json::array();
+  for (size_t i = 0; i < count; ++i) {
+    const mh_message& message = (&checked(messages, "messages"))[i];
+    list.push_back(Json::object({{"role", std::string(&checked(message.role, "messages.role"))},
+                                 {"content", std::string(&checked(message.content, "messages.content"))}}));
+  }
+  const std::string text = model.tokenizer.apply_chat_template(list, true, Json::object());
+  std::vector<int32_t> ids = model.tokenizer.encode(text, {.parse_special = true, .add_template = false});
+  MH_CHECK(std::ssize(ids) < model.model.longest(), ValueError, "the conversation has ", ids.size(),
+           " tokens, the context ", model.model.longest());
+  return ids;
+}
+
+constexpr mh_generate_options kDefaults = MH_GENERATE_OPTIONS;
+
+}  // namespace
+}  // namespace multihead::c
+
+mh_status mh_model_load(const char* path, const char* weights, mh_model** model) {
+  using namespace multihead::c;
+  return guarded([&] { checked(model, "model") = load(path, weights); });
+}
+
+void mh_model_free(mh_model* model) { delete model; }
+
+mh_status mh_generate(mh_model* model, const char* prompt, const mh_generate_options* options, char** text) {
+  using namespace multihead::c;
+  return guarded([&] {
+    const mh_model& loaded = checked(model, "model");
+    const std::vector<int32_t> ids = loaded.tokenizer.encode(&checked(prompt, "prompt"));
+    continue_tokens(loaded, ids, options_of(options, kDefaults), false, text);
+  });
+}
+
+mh_status mh_chat(mh_model* model, const mh_message* messages, size_t count,
+                  const mh_generate_options* options, char** text) {
+  using namespace multihead::c;
+  return guarded([&] {
+    const mh_model& loaded = checked(model, "model");
+    continue_tokens(loaded, chat_prompt(loaded, messages, count), options_of(options, kDefaults), true, text);
+  });
+}
+
+void mh_free(char* text) { std::free(text); }  // NOLINT(*-no-malloc)

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds build/static/multihead: the whole command line in one file that needs no library of the system it runs on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packaging/dependencies.sh build/static
+cmake -G Ninja -S . -B build/static/program --toolchain build/static/toolchain.cmake -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_UNITY_BUILD=ON -DCMAKE_CXX_EXTENSIONS=OFF -DMULTIHEAD_STATIC_PROGRAM=ON -DMULTIHEAD_BUILD_TESTS=OFF \
+  -DMULTIHEAD_BUILD_EXAMPLES=OFF -DMULTIHEAD_INSTALL=OFF >build/static/configure.log
+ninja -C build/static/program -j"${JOBS:-$(nproc)}" multihead_cli
+strip -o build/static/multihead build/static/program/multihead
+if readelf -d build/static/multihead | grep NEEDED; then
+  echo "scripts/static.sh: the program needs the libraries above" >&2
+  exit 1
+fi
+ls -l build/static/multihead
