@@ -90,7 +90,7 @@ install_package highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY
 install_package utf8proc
 install_package fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
 install_package nlohmann-json3 -DJSON_BuildTests=OFF
-install_package zlib
+install_package zlib -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--undefined-version  # its list names functions it has not
 install_package libpng1.6 -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
 install_package libevent -DEVENT__LIBRARY_TYPE=STATIC -DEVENT__DISABLE_OPENSSL=ON -DEVENT__DISABLE_MBEDTLS=ON \
   -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON -DEVENT__DISABLE_REGRESS=ON -DEVENT__DISABLE_BENCHMARK=ON \
