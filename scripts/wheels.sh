@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds Python wheels for old Linux systems (glibc 2.28 and later) into dist/, with Zig's compiler: see
+# packaging/dependencies.sh.
+#   scripts/wheels.sh [PYTHON...]     default: python3; from 3.12 on one wheel serves all later versions
+#   ARCH=aarch64 scripts/wheels.sh    for 64-bit ARM, cross-compiled
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+arch=${ARCH:-x86_64}
+folder=$PWD/build/wheels/$arch
+packaging/dependencies.sh "$folder" "$arch-linux-gnu.2.28"
+mkdir -p dist
+
+for python in "${@:-python3}"; do
+  tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+  env=$folder/$tag
+  if [[ ! -x $env/bin/python ]]; then
+    "$python" -m venv "$env"
+    "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel abi3audit ninja cmake
+  fi
+  includes=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  rm -rf "$folder/wheel"
+  CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes" \
+    "$env/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
+    --config-settings=build-dir="$folder/$tag-build" .
+  # What the system must offer is checked, and the wheel gets the name that says so. Nothing needs to be put inside.
+  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair --plat "manylinux_2_28_$arch" --wheel-dir dist "$folder"/wheel/*.whl
+  if compgen -G "$folder/wheel/*-abi3-*.whl" >/dev/null; then "$env/bin/abi3audit" --strict "$folder"/wheel/*.whl; fi
+done
+ls -l dist
