@@ -40,6 +40,64 @@ void count_pairs(const AttentionProblem& p, const std::vector<AttentionTask>& ta
   }
 }
 
+// How far keys are left out that no query of a tile sees.
+struct SkippedKeys {
+  int64_t rows, keys;
+  bool runs;
+};
+SkippedKeys skipped_keys(const ForwardCall& call) {
+  if (call.one_part_tiles()) return {kRowTile, kTileChunk, false};
+  return {kTileRows, attention_key_block, call.engine == Engine::f32};
+}
+
+// The pairs of a tile and the keys [k0, k1) that are allowed, and those that are computed.
+void add_seen_pairs(const AttentionProblem& p, const RowTile& t, int k0, int k1, bool runs,
+                    std::vector<uint8_t>& keep, AttentionPlan& plan) {
+  const KeyRuns seen = seen_keys(p, t, k0, k1, runs, keep.data());
+  for (int i = 0; i < seen.count; ++i) {
+    const KeyRun& run = seen.run[i];
+    plan.computed_pairs += static_cast<double>(t.rows) * (run.end - run.begin);
+    for (int row = 0; row < t.rows; ++row) {
+      const int from = std::max(run.begin, t.lo[row]), to = std::min(run.end, t.hi[row]);
+      for (int k = from; k < to; ++k) {
+        plan.useful_pairs += run.partial ? keep[static_cast<size_t>((k - k0) * kTileRows + row)] : 1;
+      }
+    }
+  }
+}
+
+// Counts again with what dense masks and mask functions exclude, unless that would take as long as attention.
+void count_seen_pairs(const ForwardCall& call, AttentionPlan& plan) {
+  const AttentionProblem& p = *call.p;
+  constexpr double kMost = 1 << 26;
+  if (!call.has_keep) return;
+  if (plan.computed_pairs > kMost || (p.keep && !p.keep_classes)) {
+    return reason(plan, "pairs are counted without the dense mask and the mask function");
+  }
+  const SkippedKeys skipped = skipped_keys(call);
+  std::vector<AttentionTask> tasks;
+  make_tasks(p, 1, tasks);
+  plan.useful_pairs = plan.computed_pairs = 0;
+  std::vector<uint8_t> keep(attention_key_block * kTileRows);
+  RowTile tile;
+  for (const AttentionTask& task : tasks) {
+    for (int64_t row = task.row_begin; row < task.row_end; row += skipped.rows) {
+      make_row_tile(p, task.b, task.kv, row, std::min(row + skipped.rows, task.row_end), tile);
+      for (int64_t k = tile.begin, end = 0; k < tile.end; k = end) {
+        end = std::min<int64_t>(tile.end, (k / skipped.keys + 1) * skipped.keys);
+        add_seen_pairs(p, tile, static_cast<int>(k), static_cast<int>(end), skipped.runs, keep, plan);
+      }
+    }
+  }
+}
+
+void explain_keep(const ForwardCall& call, AttentionPlan& plan) {
+  if (!call.has_keep) return;
+  const SkippedKeys skipped = skipped_keys(call);
+  reason(plan, concat("keys that no query of a tile of ", skipped.rows, " sees are skipped, ",
+                      skipped.runs ? int64_t{kRunGrain} : skipped.keys, " at a time"));
+}
+
 void explain_terms(const AttentionProblem& p, const ScoreTerms& t, int chunk, AttentionPlan& plan) {
   if (t.relative_key) {
     reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
@@ -52,7 +110,7 @@ void explain_terms(const AttentionProblem& p, const ScoreTerms& t, int chunk, At
   }
   if (p.keep && !p.keep_classes) reason(plan, "dense mask: its block summary is computed in every call");
   if (p.mask_function && !p.mask_function.classify) {
-    reason(plan, "mask function without classify: no block is skipped, every block is filled");
+    reason(plan, "mask function without classify: its flags are made for every block");
   }
   if (p.dropout_p > 0) reason(plan, "dropout: Philox bits made in the softmax pass");
 }
@@ -113,6 +171,8 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
     reason(plan, "no vector instructions above SSE2 (or MULTIHEAD_ISA caps them): plain loops");
     return plan;
   }
+  count_seen_pairs(call, plan);
+  explain_keep(call, plan);
   plan.kernel = concat(split ? "split-key " : "tiled ", call.bf16 ? "bf16" : "f32");
   if (call.engine == Engine::amx) plan.kernel += " on AMX tiles";
   plan.workspace_bytes = forward_scratch(call, split ? 1 : tiles) * threads * 4;

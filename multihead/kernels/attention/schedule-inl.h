@@ -84,6 +84,26 @@ BlockClass mask_class(const AttentionProblem& p, const RowTile& tile, int64_t k0
 /// no query may see any of them.
 bool fill_keep(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1, uint8_t* keep);
 
+/// Keys [begin, end) of which a tile's queries see some; `partial`: not all of them do.
+struct KeyRun {
+  int begin = 0, end = 0;
+  bool partial = false;
+};
+inline constexpr int kRunGrain = 16;  // runs begin and end at its multiples, or where the block does
+struct KeyRuns {
+  int first = 0, last = 0;  // the keys that were looked at
+  int count = 0;
+  KeyRun run[attention_key_block / kRunGrain];
+
+  void add(int begin, int end, bool partial);
+  bool whole() const { return count == 1 && run[0].begin == first && run[0].end == last; }
+  bool all() const { return whole() && !run[0].partial; }
+};
+
+/// The keys of [k0, k1), which lie in one key block, that a tile sees by dense mask and mask function; keep[k - k0][q]
+/// is written where a run is partial. `skips`: in runs, else all of them or none.
+KeyRuns seen_keys(const AttentionProblem& p, const RowTile& tile, int k0, int k1, bool skips, uint8_t* keep);
+
 /// Runs of equal head in a tile: f(first_row, count).
 template <class F>
 void each_head_run(const RowTile& tile, F&& f) {

@@ -246,4 +246,62 @@ bool fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t 
   return any;
 }
 
+void KeyRuns::add(int begin, int end, bool partial) {
+  if (count > 0 && run[count - 1].end == begin && run[count - 1].partial == partial) {
+    run[count - 1].end = end;
+  } else {
+    run[count++] = {begin, end, partial};
+  }
+}
+
+namespace {
+
+// Halves what is partial, at multiples of `grain`, down to so many keys.
+void classify_keys(const AttentionProblem& p, const RowTile& t, int k0, int k1, int grain, KeyRuns& runs) {
+  const BlockClass known = mask_class(p, t, k0, k1);
+  const int middle = (k0 / grain + (k1 - 1) / grain + 1) / 2 * grain;
+  if (known == BlockClass::partial && middle > k0 && middle < k1) {
+    classify_keys(p, t, k0, middle, grain, runs);
+    classify_keys(p, t, middle, k1, grain, runs);
+  } else if (known != BlockClass::empty) {
+    runs.add(k0, k1, known == BlockClass::partial);
+  }
+}
+
+bool any_kept(const RowTile& t, const uint8_t* keep, int keys) {
+  if (t.rows == kTileRows) return std::memchr(keep, 1, static_cast<size_t>(keys) * kTileRows) != nullptr;
+  for (int k = 0; k < keys; ++k) {
+    if (std::memchr(keep + k * kTileRows, 1, static_cast<size_t>(t.rows)) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+KeyRuns seen_keys(const AttentionProblem& p, const RowTile& t, int k0, int k1, bool skips, uint8_t* keep) {
+  KeyRuns seen{.first = k0, .last = k1};
+  int grain = attention_key_block;
+  if (skips && p.keep) grain = attention_keep_columns;
+  if (skips && p.mask_function.classify) grain = kRunGrain;
+  KeyRuns known{.first = k0, .last = k1};
+  classify_keys(p, t, k0, k1, grain, known);
+  for (int i = 0; i < known.count; ++i) {
+    const KeyRun& run = known.run[i];
+    uint8_t* flags = keep + (run.begin - k0) * kTileRows;
+    if (!run.partial) {
+      seen.add(run.begin, run.end, false);
+    } else if (!fill_keep(p, t, run.begin, run.end, flags)) {
+      continue;
+    } else if (!skips) {
+      seen.add(run.begin, run.end, true);
+    } else {
+      for (int k = run.begin, end = 0; k < run.end; k = end) {
+        end = std::min(run.end, (k / kRunGrain + 1) * kRunGrain);
+        if (any_kept(t, flags + (k - run.begin) * kTileRows, end - k)) seen.add(k, end, true);
+      }
+    }
+  }
+  return seen;
+}
+
 }  // namespace multihead::kernels

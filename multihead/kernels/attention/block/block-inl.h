@@ -74,6 +74,8 @@ struct EngineDefaults {
   static constexpr bool kDecodes = false;  // few rows have a way of their own: decode-inl.h
   // Whether the product with the values makes the exponentials, in ScoreValues, unless it is to be safe.
   static constexpr bool kMakesExponentials = false;
+  // Whether keys that no query of a tile sees are left out of its products: RunValues.
+  static constexpr bool kSkipsKeys = false;
   // Whether Scores adds the terms of this call by itself.
   bool FusesTerms(bool) const { return false; }
   // Whether numbers that are not finite are missing from the packed operands.
@@ -141,6 +143,27 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const E& engine, con
   ShiftOf(state, shift);
   engine.Probabilities(t, r, buffers.s, shift, state.sum);
   return true;
+}
+
+// The scores of the runs of a block, one behind the other from buffers.s on, with terms and masks; their maximum joins
+// `max`.
+template <class E>
+HWY_INLINE void RunScores(const ForwardCall& call, const E& engine, const QueryTile& w, const KeyRuns& runs,
+                          const typename E::Block& block, const BlockPlace& place, BlockBuffers buffers,
+                          float* max) {
+  for (int i = 0; i < runs.count; ++i) {
+    const KeyRun& run = runs.run[i];
+    const BlockRange r = MakeBlockRange(w.rows, run.begin, run.end);
+    const uint8_t* keep = run.partial ? buffers.keep + int64_t{run.begin - runs.first} * kTileRows : nullptr;
+    if (keep != nullptr || (call.has_terms && !engine.FusesTerms(false))) {
+      ScoreChunks(call, engine, w, r, block, place, keep, false, buffers, max);
+    } else {
+      engine.Scores(w, r, block, place, false, buffers.s, max);
+      MaskRows(w.rows, r, buffers.s, max);
+    }
+    buffers.s += int64_t{run.end - run.begin} * kTileRows,
+        buffers.bias += int64_t{run.end - run.begin} * kTileRows;
+  }
 }
 
 // s <- probabilities after dropout; those before it join `sum`.

@@ -129,6 +129,112 @@ inline void AddKeySums(const KeySum& sum) {
   SumOverKeys<End::add, End::add_both>(sum, false, {}, [](KeyRange) {});
 }
 
+// As KeySum over the runs of a block. `weights` of a run begin where those of the run before end, or, if `spread`, at
+// the key's distance from runs.first; rows.data is the row of key runs.first.
+struct RunSum {
+  const RowTile& tile;
+  const KeyRuns& runs;
+  const float* weights;
+  bool spread;
+  Rows rows;
+  int64_t columns;
+  float* out;  // [row][columns]
+  const float* alpha = nullptr;
+  const float* beta = nullptr;
+};
+
+// The keys of one chain in a block's runs: pieces of runs, and where their weights begin.
+struct ChainPieces {
+  static constexpr int kMost = kKeyChain / kRunGrain;
+  int count = 0, keys = 0;
+  KeyRange piece[kMost];
+  int64_t weights[kMost];
+
+  bool has_holes() const { return piece[count - 1].end - piece[0].begin != keys; }
+};
+
+HWY_INLINE int PiecesOfRuns(const KeyRuns& runs, bool spread, ChainPieces* chains) {
+  int count = 0, chain = -1;
+  int64_t at = 0;
+  for (int i = 0; i < runs.count; ++i) {
+    for (int k = runs.run[i].begin, end = 0; k < runs.run[i].end; k = end) {
+      end = std::min(runs.run[i].end, k + KeyChainRest(k));
+      if (k / kKeyChain != chain) chain = k / kKeyChain, chains[count++] = {};
+      ChainPieces& last = chains[count - 1];
+      last.piece[last.count] = {k, end};
+      last.weights[last.count++] = (spread ? k - runs.first : at) * kTileRows;
+      last.keys += end - k, at += end - k;
+    }
+  }
+  return count;
+}
+
+template <End kEnd>
+HWY_NOINLINE void ChainProduct(ProductArgs& args, int64_t rows, int64_t columns) {
+  ProductColumns<kEnd, false, false>(args, rows, columns);
+}
+
+// Copies the rows of a chain's pieces, some of their columns, one behind the other.
+HWY_INLINE void GatherPieces(const ChainPieces& chain, const Rows& from, int first, int64_t columns,
+                             float* to) {
+  for (int i = 0; i < chain.count; ++i) {
+    for (int k = chain.piece[i].begin; k < chain.piece[i].end; ++k, to += columns) {
+      std::copy_n(from.data + (k - first) * from.stride, columns, to);
+    }
+  }
+}
+
+// The rows and weights of a chain as one product takes them: where they lie, or, if it has holes, copies.
+HWY_INLINE void PlaceChain(const RunSum& sum, const ChainPieces& chain, int64_t column, int64_t columns,
+                           float* rows, float* weights, ProductArgs& args) {
+  const Rows all{sum.rows.data + column, sum.rows.stride};
+  const Rows in_place = Shifted(all, chain.piece[0].begin - sum.runs.first);
+  args.a = sum.weights + chain.weights[0], args.b = in_place.data, args.b_stride = in_place.stride;
+  args.k = chain.keys;
+  if (!chain.has_holes()) return;
+  GatherPieces(chain, all, sum.runs.first, columns, rows);
+  args.b = rows, args.b_stride = columns;
+  if (!sum.spread) return;
+  GatherPieces(chain, {sum.weights, kTileRows}, sum.runs.first, kTileRows, weights);
+  args.a = weights;
+}
+
+// The sums of SumOverKeys over the runs of a block: the same chains without the keys that nobody sees, whose weights
+// would be zero. before(keys, weights) comes before the first use of these keys.
+template <End kOnly, End kLast, class Before>
+HWY_INLINE void SumOverRuns(const RunSum& sum, bool in_place, const Before& before) {
+  alignas(64) float partial[kTileRows * kPartialColumns], rows[kKeyChain * kPartialColumns],
+      weights[kKeyChain * kTileRows];
+  ChainPieces chains[attention_key_block / kKeyChain];
+  const int count = PiecesOfRuns(sum.runs, sum.spread, chains);
+  ProductArgs args{};
+  args.a_row = 1, args.a_step = kTileRows;
+  int64_t column = 0;
+  do {
+    const int64_t columns = std::min<int64_t>(sum.columns - column, kPartialColumns);
+    float* const out = sum.out + column;
+    for (int i = 0; i < count; ++i) {
+      const ChainPieces& chain = chains[i];
+      for (int n = 0; column == 0 && n < chain.count; ++n) before(chain.piece[n], chain.weights[n]);
+      PlaceChain(sum, chain, column, columns, rows, weights, args);
+      const bool first = i == 0, last = i + 1 == count;
+      args.c = last || in_place ? out : partial;
+      args.c_stride = last || in_place ? sum.columns : kPartialColumns;
+      args.partial = partial, args.alpha = sum.alpha, args.beta = sum.beta;
+      if (first && last) {
+        ChainProduct<kOnly>(args, sum.tile.rows, columns);
+      } else if (last) {
+        ChainProduct<kLast>(args, sum.tile.rows, columns);
+      } else if (first) {
+        ChainProduct<End::store>(args, sum.tile.rows, columns);
+      } else {
+        ChainProduct<End::add>(args, sum.tile.rows, columns);
+      }
+    }
+    column += kPartialColumns;
+  } while (column < sum.columns);
+}
+
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

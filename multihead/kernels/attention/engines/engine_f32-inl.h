@@ -130,6 +130,7 @@ HWY_INLINE Rows FirstBias(const ForwardCall& c, const AttentionTask* next) {
 class F32Engine : public EngineDefaults {
  public:
   static constexpr bool kMakesExponentials = true;
+  static constexpr bool kSkipsKeys = true;
   static constexpr bool kDecodes = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2;
 
   // Keys and values from key `first` on.
@@ -224,6 +225,24 @@ class F32Engine : public EngineDefaults {
         });
   }
 
+  // ScoreValues for the runs of a block, whose scores lie one behind the other.
+  HWY_NOINLINE void RunValues(const QueryTile& w, const KeyRuns& runs, const Block& block,
+                              const BlockBuffers& b, const float* alpha, const float* beta,
+                              LaneState& state) const {
+    alignas(64) float shift[kTileRows];
+    ShiftOf(state, shift);
+    const RunSum sum{w.rows,           runs,  b.s,   false, Shifted(block.value, runs.first - block.first),
+                     c_.value_columns, w.out, alpha, beta};
+    const auto before = [&](KeyRange keys, int64_t at) HWY_ATTR {
+      Exponentials(c_, w.rows, MakeBlockRange(w.rows, keys.begin, keys.end), b.s + at, shift, state.sum);
+    };
+    if (w.first) {
+      SumOverRuns<End::store, End::add>(sum, true, before);
+    } else {
+      SumOverRuns<End::merge, End::add_merge>(sum, false, before);
+    }
+  }
+
   class Gradients;
 
  private:
@@ -298,6 +317,7 @@ class F32Engine::Gradients {
   static constexpr int kKeyStep = F32Engine::kKeyStep;
   static constexpr int kChunkKeys = kChunk;       // keys whose S and dP are finished while they are in L1
   static constexpr bool kMakesGradients = false;  // P and dS at once, for some calls
+  static constexpr bool kSkipsKeys = F32Engine::kSkipsKeys;
 
   static BackwardOperands Operands(const BackwardCall& call) {
     const ForwardCall& c = call.forward;
@@ -363,6 +383,13 @@ class F32Engine::Gradients {
   void AddToQueries(int64_t n, const BlockRange& r, const float* ds) const {
     AddKeySums({job_.row_tiles[n], r, ds, Shifted(key_, r.k0 - first_), call_.head_columns,
                 job_.d_query + n * kTileRows * call_.head_columns});
+  }
+  // The same over the keys that the tile sees.
+  void AddToQueries(int64_t n, const KeyRuns& runs, const float* ds) const {
+    SumOverRuns<End::add, End::add_both>(
+        {job_.row_tiles[n], runs, ds, true, Shifted(key_, runs.first - first_), call_.head_columns,
+         job_.d_query + n * kTileRows * call_.head_columns},
+        false, [](KeyRange, int64_t) {});
   }
 
  private:

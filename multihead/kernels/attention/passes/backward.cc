@@ -115,31 +115,49 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
   ZeroUnneeded(t, r, b.ds);
 }
 
-// P and dS of one tile against one key block. False if no query sees it.
+// Whether the products leave out keys that no query of a tile sees. The bands of relative keys take all.
 template <class G>
-bool TileGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
-                   const BlockRange& r, const LaneTerms& lanes, const BackwardBuffers& b) {
+bool SkipsKeys(const ForwardCall& c) {
+  if constexpr (requires { G::kSkipsKeys; }) return G::kSkipsKeys && c.has_keep && !c.terms->relative_key;
+  return false;
+}
+
+// P and dS of one tile against the keys of a block that it sees; dS of the others is 0 where terms look at it.
+template <class G>
+void TileGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
+                   const BlockRange& r, const KeyRuns& runs, const LaneTerms& lanes,
+                   const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
   const RowTile& t = job.row_tiles[n];
-  BlockClass mask = BlockClass::full;
-  if (c.has_keep) mask = mask_class(*c.p, t, r.k0, r.k1);
-  if (mask == BlockClass::empty) return false;
-  const bool partial = mask == BlockClass::partial;
-  if (partial && !fill_keep(*c.p, t, r.k0, r.k1, b.keep)) return false;
-  if (c.terms->bias) GatherBias(*c.terms, t, r, b.extra);
   if (c.terms->relative_key) {
     RelativeScores(c.terms->relative_key, c.p->head_dim, t, r, job.qt + n * call.operands.qt, b.derivative,
                    b.p);
   }
-  for (int k = r.k0; k < r.k1; k += G::kChunkKeys) {
-    const int64_t by = int64_t{k - r.k0} * kTileRows;
-    BackwardBuffers chunk = b;
-    chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
-    if (b.raw) chunk.raw += by;
-    ChunkGradients(call, job, engine, n, MakeBlockRange(t, k, std::min(k + G::kChunkKeys, r.k1)), lanes,
-                   partial ? b.keep + by : nullptr, c.has_terms || partial, chunk);
+  if (c.has_terms && !runs.whole()) std::fill_n(b.ds, int64_t{r.k1 - r.k0} * kTileRows, 0.0f);
+  for (int i = 0; i < runs.count; ++i) {
+    const KeyRun& run = runs.run[i];
+    if (c.terms->bias) {
+      GatherBias(*c.terms, t, MakeBlockRange(t, run.begin, run.end),
+                 b.extra + int64_t{run.begin - r.k0} * kTileRows);
+    }
+    for (int k = run.begin; k < run.end; k += G::kChunkKeys) {
+      const int64_t by = int64_t{k - r.k0} * kTileRows;
+      BackwardBuffers chunk = b;
+      chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
+      if (b.raw) chunk.raw += by;
+      ChunkGradients(call, job, engine, n, MakeBlockRange(t, k, std::min(k + G::kChunkKeys, run.end)), lanes,
+                     run.partial ? b.keep + by : nullptr, c.has_terms || run.partial, chunk);
+    }
   }
-  return true;
+}
+
+// f(range, first number of its rows in the buffers) for the keys that a tile sees.
+template <class Body>
+void EachRun(const RowTile& t, const BlockRange& r, const KeyRuns& runs, const Body& f) {
+  if (runs.whole()) return f(r, 0);
+  for (int i = 0; i < runs.count; ++i) {
+    f(MakeBlockRange(t, runs.run[i].begin, runs.run[i].end), int64_t{runs.run[i].begin - r.k0} * kTileRows);
+  }
 }
 
 // Gradients of the terms, then dS becomes the gradient of scale · ⟨query, key⟩ (without the scale).
@@ -197,6 +215,15 @@ void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t
   args.sum_first = range.first, args.sum_rows = range.rows;
   args.band = b.p, args.padded_rows = b.table_rows;
   RelativeKeyGradient(args, t, r, b.ds);
+}
+
+// The share of a block in d_query.
+template <class G>
+void AddToQueries(const G& engine, int64_t n, const BlockRange& r, const KeyRuns& runs, const float* ds) {
+  if constexpr (requires { G::kSkipsKeys; }) {
+    if (!runs.whole()) return engine.AddToQueries(n, runs, ds);
+  }
+  engine.AddToQueries(n, r, ds);
 }
 
 // Waits until `count` earlier blocks have done their part. False if another task failed.
@@ -321,14 +348,22 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     LaneTerms lanes;
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
     if constexpr (G::kMakesGradients) engine.Start(n);
-    const bool seen = TileGradients(call, job, engine, n, r, lanes, b);
+    KeyRuns runs{.first = a, .last = e, .count = 1, .run = {{a, e, false}}};
+    if (c.has_keep) runs = seen_keys(p, t, a, e, SkipsKeys<G>(c), b.keep);
+    const bool seen = runs.count > 0;
     if (seen) {
-      if (call.gradient.d_value) engine.AddToValues(n, r, p.dropout_p > 0 ? b.extra : b.p, b.d_value);
+      TileGradients(call, job, engine, n, r, runs, lanes, b);
+      const float* weights = p.dropout_p > 0 ? b.extra : b.p;
+      EachRun(t, r, runs, [&](const BlockRange& keys, int64_t at) {
+        if (call.gradient.d_value) engine.AddToValues(n, keys, weights + at, b.d_value);
+      });
       if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b);
-      if (call.gradient.d_key) engine.AddToKeys(n, r, b.ds, b.d_key);
+      EachRun(t, r, runs, [&](const BlockRange& keys, int64_t at) {
+        if (call.gradient.d_key) engine.AddToKeys(n, keys, b.ds + at, b.d_key);
+      });
     }
     if (!Await(job, job.done[n], args.index - (t.begin - first) / kBackwardBlock)) return true;
-    if (seen && call.gradient.d_query) engine.AddToQueries(n, r, b.ds);
+    if (seen && call.gradient.d_query) AddToQueries(engine, n, r, runs, b.ds);
     if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
     job.done[n].fetch_add(1, std::memory_order_release);
   }

@@ -153,16 +153,48 @@ class Forward {
     const int begin = static_cast<int>(std::max(base, task_.key_begin));
     const int end = static_cast<int>(std::min<int64_t>(base + kBlock, task_.key_end));
     if (begin >= end) return;
-    const typename E::Block block = engine_.Stage(task_, begin, end);
+    const bool skips = E::kSkipsKeys && c_.has_keep && !safe;  // what nobody sees is not staged either
+    bool staged = !skips;
+    typename E::Block block;
+    if (staged) block = engine_.Stage(task_, begin, end);
     BlockPlace place{&task_, next_};
     for (; place.tile < count; ++place.tile) {
       QueryTile& w = tiles[place.tile];
       if (!ClipBlock(w.rows, base, &k0, &k1)) continue;
       if (base + kBlock >= w.rows.end) PrefetchOutput(c_, w.rows);
       place.k0 = k0;
+      if constexpr (E::kSkipsKeys) {
+        KeyRuns runs;
+        if (skips) runs = seen_keys(*c_.p, w.rows, k0, k1, true, buffers_.keep);
+        if (skips && runs.count == 0) continue;
+        if (!staged) block = engine_.Stage(task_, begin, end);
+        staged = true;
+        if (skips && !runs.all()) {
+          AddRuns(runs, block, place, w);
+          continue;
+        }
+      }
       AddKeys(MakeBlockRange(w.rows, k0, k1), block, place, safe, w);
       ++place.turn;
     }
+  }
+
+  // AddKeys for the keys of a block that a tile sees by dense mask and mask function.
+  HWY_NOINLINE void AddRuns(const KeyRuns& runs, const typename E::Block& block, const BlockPlace& place,
+                            QueryTile& w) {
+    LaneState state;
+    ResetState(state);
+    RunScores(c_, engine_, w, runs, block, place, buffers_, state.max);
+    alignas(64) float alpha[kTileRows], beta[kTileRows];
+    const int lanes = w.rows.groups * kGroupRows;
+    if (!w.first) MergeMax(lanes, c_.has_terms, w.state, state, alpha, beta);
+    engine_.RunValues(w, runs, block, buffers_, alpha, beta, state);
+    if (w.first) {
+      w.state = state;
+    } else {
+      MergeSum(lanes, w.state, state, alpha, beta);
+    }
+    w.first = false;
   }
 
   HWY_INLINE void AddKeys(const BlockRange& r, const typename E::Block& block, const BlockPlace& place,

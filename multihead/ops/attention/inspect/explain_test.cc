@@ -125,6 +125,23 @@ TEST(AttentionExplainTest, PairsAreWholeNumbers) {
               HasSubstr("  67125248 allowed pairs, "));
 }
 
+// Pairs are those of the mask, and those of the runs of keys that the kernel goes through.
+TEST(AttentionExplainTest, CountsThePairsOfBlocks) {
+  if (kernels::current_isa() == kernels::Isa::baseline) GTEST_SKIP() << "the plain loops have no blocks";
+  const Tensor flags = Tensor::zeros({2, 5, 19}, Dtype::boolean);
+  flags.data<bool>()[19 + 3] = flags.data<bool>()[19 + 4] = flags.data<bool>()[5 * 19 + 18] = true;
+  const Tensor x = Tensor::ones({1, 2, 300, 16});
+  const AttentionExplanation e = explain(x, x, x, {.mask = blocks(flags, 64, 16)});
+  EXPECT_EQ(e.useful_pairs, 64 * 32 + 64 * 12);
+  EXPECT_EQ(e.computed_pairs, 64 * 32 + 64 * 12);
+  EXPECT_THAT(e.to_string(), HasSubstr("keys that no query of a tile of 64 sees are skipped, 16 at a time"));
+  const Tensor fine = Tensor::zeros({2, 300, 60}, Dtype::boolean);
+  fine.data<bool>()[3] = fine.data<bool>()[4] = fine.data<bool>()[(300 + 299) * 60 + 18] = true;
+  const AttentionExplanation one = explain(x, x, x, {.mask = blocks(fine, 1, 5)});
+  EXPECT_EQ(one.useful_pairs, 3 * 5);
+  EXPECT_EQ(one.computed_pairs, 64 * 32 + 44 * 16) << "keys 15 to 24 and 90 to 94";
+}
+
 TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
   reset_peak_memory();
   const int64_t before = memory_stats().peak_bytes;

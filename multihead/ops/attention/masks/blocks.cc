@@ -1,4 +1,7 @@
 // blocks(): block-sparse attention, a bool for every block.
+#include <algorithm>
+#include <cstring>
+
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/masks/bound_mask-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
@@ -17,14 +20,20 @@ class BlockCode final : public detail::MaskCode {
 
   void fill(const kernels::KeepTile& tile) const override {
     const uint8_t* flags = flags_of(tile);
+    uint8_t* before = nullptr;
     for (int64_t k = 0; k < tile.key_count; ++k) {
-      const uint8_t* of_key = flags + (tile.key_begin + k) / blocks_.key_block * strides_.key;
       uint8_t* column = tile.keep + k * tile.stride;
-      for (int64_t q = 0; q < tile.query_count; ++q) {
-        column[q] = of_key[(tile.query_begin + q) / blocks_.query_block * strides_.query] != 0;
+      const int64_t key = tile.key_begin + k;
+      if (before != nullptr && key % blocks_.key_block != 0) {
+        std::copy_n(before, tile.query_count, column);
+      } else {
+        fill_column(flags + key / blocks_.key_block * strides_.key, tile, column);
       }
+      before = column;
     }
   }
+
+  int64_t grain() const override { return 1; }
 
   kernels::BlockClass classify(const kernels::KeepTile& tile) const override {
     if (tile.query_count <= 0 || tile.key_count <= 0) return kernels::BlockClass::partial;
@@ -43,6 +52,19 @@ class BlockCode final : public detail::MaskCode {
   }
 
  private:
+  // Queries that share a flag at a time.
+  void fill_column(const uint8_t* flags, const kernels::KeepTile& tile, uint8_t* column) const {
+    for (int64_t q = 0, end = 0; q < tile.query_count; q = end) {
+      const int64_t block = (tile.query_begin + q) / blocks_.query_block;
+      // Blocks longer than the tile do not overflow here.
+      end = block == (tile.query_begin + tile.query_count - 1) / blocks_.query_block
+                ? tile.query_count
+                : (block + 1) * blocks_.query_block - tile.query_begin;
+      std::memset(column + q, static_cast<int>(flags[block * strides_.query] != 0),
+                  static_cast<size_t>(end - q));
+    }
+  }
+
   const uint8_t* flags_of(const kernels::KeepTile& tile) const {
     return static_cast<const uint8_t*>(blocks_.flags.raw()) + tile.batch * strides_.batch +
            tile.head * strides_.head;
@@ -73,7 +95,7 @@ class BlockMask final : public MaskPart {
     grid.keys = count(grid.keys, blocks_.key_block);
     const kernels::Strides4 strides = detail::broadcast_strides(mask.who(), "blocks", blocks_.flags, grid);
     mask.add_code(std::make_unique<BlockCode>(blocks_, strides));
-    mask.add_note("blocks: excluded blocks are skipped");
+    mask.add_note("blocks: looked at block by block; what the kernel skips stands below");
   }
 
  private:

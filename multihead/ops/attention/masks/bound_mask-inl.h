@@ -45,6 +45,8 @@ class MaskCode {
   virtual kernels::BlockClass classify(const kernels::KeepTile&) const {
     return kernels::BlockClass::partial;
   }
+  /// For fewer keys than so many, classify() costs more than it spares.
+  virtual int64_t grain() const { return 64; }
 };
 
 /// The exclusions of a mask in the kernel's terms, with the memory they point to. Analytic bands, lengths and

@@ -183,7 +183,7 @@ kernels::BlockClass BoundMask::classify(const void* self, const kernels::KeepTil
   using kernels::BlockClass;
   bool full = true;
   for (const auto& code : static_cast<const BoundMask*>(self)->code_) {
-    const BlockClass block = code->classify(tile);
+    const BlockClass block = tile.key_count < code->grain() ? BlockClass::partial : code->classify(tile);
     if (block == BlockClass::empty) return block;
     full = full && block == BlockClass::full;
   }

@@ -141,7 +141,7 @@ void FunctionMask::bind(BoundMask& mask) const {
   }
   mask.add_code(std::make_unique<FunctionCode>(shared_from_this(), std::move(offsets)));
   mask.add_note(classifies() ? "mask_mod: blocks classified by the user's function"
-                             : "mask_mod: no classify function, so every block is computed");
+                             : "mask_mod: no classify function, so it is asked for every pair");
 }
 
 }  // namespace multihead::detail

@@ -113,6 +113,21 @@ TEST(MaskTest, FlagsMayHaveAnyStrides) {
   EXPECT_EQ(seen(keep(flags.as_strided({1, 1, 2, 3}, {999, -77, 1, 2})), 2, 3), (Rows{"1.1", "..1"}));
 }
 
+TEST(MaskTest, BlocksOfEverySizeMeetTiles) {
+  for (const auto& [query_block, key_block] :
+       {std::pair<int64_t, int64_t>{1, 16}, {3, 5}, {100, 7}, {64, 64}, {999, 1}}) {
+    const Tensor flags = Tensor::empty(
+        {(150 + query_block - 1) / query_block, (150 + key_block - 1) / key_block}, Dtype::boolean);
+    for (int64_t i = 0; i < flags.numel(); ++i) flags.data<bool>()[i] = i * i % 7 < 3;
+    const Tensor pairs = Tensor::empty({150, 150}, Dtype::boolean);
+    for (int64_t i = 0; i < 150 * 150; ++i) {
+      pairs.data<bool>()[i] = flags.at({i / 150 / query_block, i % 150 / key_block}) != 0;
+    }
+    EXPECT_EQ(seen(blocks(flags, query_block, key_block), 150, 150), seen(keep(pairs), 150, 150))
+        << key_block;
+  }
+}
+
 TEST(MaskTest, FunctionsSeePositions) {
   const auto even = mask_mod([](ScoreIndex at) { return (at.query + at.key) % 2 == 0; });
   EXPECT_EQ(seen(even, 2, 3), (Rows{".1.", "1.1"}));  // the queries are at positions 1 and 2
