@@ -1,5 +1,5 @@
-// One token after the other by language models of random weights: tokens a second by the plan of kernel calls
-// (nn/decode/token_plan.h) and through the modules, and the rate at which that reads weights, beside the rate at
+// One token after the other by language models of random weights: tokens a second by kernel calls alone
+// (nn/decode/token_pass.h) and through the modules, and the rate at which that reads weights, beside the rate at
 // which the same threads read memory. All three take turns; medians.
 //   decoding_bench [SHAPE [DTYPES [THREADS [ROWS]]]]    smol, gpt2, 1b or a GGUF file; f32,bf16,int8,q8,q4;
 //   2; 1

@@ -50,7 +50,7 @@
 
 #include "multihead/nn/attention.h"
 #include "multihead/nn/decode/state.h"
-#include "multihead/nn/decode/token_plan.h"
+#include "multihead/nn/decode/token_pass.h"
 #include "multihead/nn/embedding.h"
 #include "multihead/nn/encoder_decoder.h"
 #include "multihead/nn/feed_forward.h"

@@ -14,7 +14,7 @@
 #include "multihead/nn/transformer.h"
 
 namespace multihead::nn {
-class TokenPlan;
+class TokenPass;
 }
 
 namespace multihead::models {
@@ -129,8 +129,8 @@ class LanguageModel {
   Tensor loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call = {},
               double label_smoothing = 0) const;
 
-  /// Whether a call with `tokens` new tokens in every row would run its layers by a plan of kernel calls
-  /// (nn/decode/token_plan.h) or through the modules, and why; their bits are the same.
+  /// Whether a call with `tokens` new tokens in every row would run its layers by kernel calls alone
+  /// (nn/decode/token_pass.h) or through the modules, and why; their bits are the same.
   std::string explain(const LanguageModelCall& call, int64_t tokens = 1) const;
 
   /// Longest sequence: the context. Unlimited with a window and relative or no positions, since distances
@@ -184,7 +184,7 @@ class LanguageModel {
   LayerCalls layer_calls(const LanguageModelCall& call, int64_t length,
                          const std::vector<int64_t>& starts) const;
   const nn::LayerCall& layer_call(LayerCalls& calls, size_t i) const;
-  std::string plan_layers(nn::TokenPlan& plan, LayerCalls& calls) const;
+  std::string declined(const nn::TokenPass& pass, LayerCalls& calls) const;
   bool is_global(size_t layer) const {
     return config_.global_every > 0 && static_cast<int64_t>(layer + 1) % config_.global_every == 0;
   }

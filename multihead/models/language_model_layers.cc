@@ -1,7 +1,7 @@
-// The layers of a language model: through their modules, or for a few tokens with a state by a plan.
+// The layers of a language model: through their modules, or for a few tokens with a state by kernel calls.
 #include "multihead/core/error.h"
 #include "multihead/models/language_model.h"
-#include "multihead/nn/decode/token_plan.h"
+#include "multihead/nn/decode/token_pass.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/attention/ring/context_scope.h"
 
@@ -59,13 +59,12 @@ const nn::LayerCall& LanguageModel::layer_call(LayerCalls& calls, size_t i) cons
   return call;
 }
 
-// Why the layers go through their modules; empty: the plan has them all.
-std::string LanguageModel::plan_layers(nn::TokenPlan& plan, LayerCalls& calls) const {
+// Why the layers go through their modules; empty: the pass has them all.
+std::string LanguageModel::declined(const nn::TokenPass& pass, LayerCalls& calls) const {
   for (size_t i = 0; i < layers.size(); ++i) {
-    const std::string reason = plan.add(layers[i], layer_call(calls, i));
+    const std::string reason = pass.declined(layers[i], layer_call(calls, i));
     if (!reason.empty()) return concat("layer ", i, ": ", reason);
   }
-  if (config_.final_norm) plan.add(final_norm);
   return {};
 }
 
@@ -73,9 +72,13 @@ Tensor LanguageModel::run_layers(int64_t first, Tensor x, const LanguageModelCal
                                  const std::vector<int64_t>& starts, const nn::CacheUpdate& update) const {
   LayerCalls calls = layer_calls(call, call.rows != nullptr ? call.rows->longest() : x.size(1), starts);
   calls.call.update = update;
-  if (call.state != nullptr && nn::TokenPlan::declined(x).empty()) {
-    nn::TokenPlan plan(x, update.held, update.counts);
-    if (plan_layers(plan, calls).empty()) return plan.run();
+  if (call.state != nullptr && nn::TokenPass::declined(x).empty()) {
+    nn::TokenPass pass(x, update.held, update.counts);
+    if (declined(pass, calls).empty()) {
+      for (size_t i = 0; i < layers.size(); ++i) pass.run(layers[i], layer_call(calls, i));
+      if (config_.final_norm) pass.run(final_norm);
+      return pass.result();
+    }
   }
   for (auto i = static_cast<size_t>(first); i < layers.size(); ++i) {
     const nn::detail::PointPath in("layers", i);
@@ -89,15 +92,13 @@ std::string LanguageModel::explain(const LanguageModelCall& call, int64_t tokens
   if (call.state == nullptr) return modules + "no state";
   nn::DecodeState state = call.state->fork();
   const Tensor x = Tensor::empty({state.batch(), tokens, config_.embed_dim}, token_embedding.dtype());
-  if (const std::string reason = nn::TokenPlan::declined(x); !reason.empty()) return modules + reason;
+  if (const std::string reason = nn::TokenPass::declined(x); !reason.empty()) return modules + reason;
   LanguageModelCall same = call;
   same.state = &state;
   LayerCalls calls = layer_calls(same, tokens, state.lengths);
   const std::vector<int64_t> held = state.held(), counts(held.size(), tokens);
-  nn::TokenPlan plan(x, held, counts);
-  const std::string reason = plan_layers(plan, calls);
-  if (!reason.empty()) return modules + reason;
-  return concat("layers: a plan of ", plan.steps().size(), " kernel calls");
+  const std::string reason = declined(nn::TokenPass(x, held, counts), calls);
+  return reason.empty() ? "layers: kernel calls without modules" : modules + reason;
 }
 
 }  // namespace multihead::models

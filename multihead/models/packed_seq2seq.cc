@@ -176,7 +176,7 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
            "PackedSeq2Seq: the state belongs to another model");
   MH_CHECK(state.length_ < config().max_positions, ValueError,
            "PackedSeq2Seq: the model has max_positions = ", config().max_positions);
-  nn::TokenPlan plan(embed(tokens, state.length_), {}, {});
+  nn::TokenPass pass(embed(tokens, state.length_), {}, {});
   const Tensor& added = state.steps_.emplace_back(Tensor::empty({rows, step_size_}));
   for (int64_t row = 0; row < rows; ++row) {
     state.history_[static_cast<size_t>(row)].push_back(added.data<float>() + row * step_size_);
@@ -190,11 +190,11 @@ Tensor PackedSeq2Seq::step(std::span<const int32_t> tokens, PackedState& state) 
                     .bias = bias.defined() ? bias.data<float>() : nullptr};
   const nn::TransformerDecoder& decoder = model_.transformer.decoder;
   for (const nn::TransformerLayer& layer : decoder.layers) {
-    plan.add(layer, call);
+    pass.run(layer, call);
     call.own_at += 2 * inner_size(layer.self_attn), call.source_at += 2 * inner_size(layer.multihead_attn);
   }
-  if (config().final_norm) plan.add(decoder.norm);
-  Tensor features = reshape(plan.run(), {rows, config().embed_dim});
+  if (config().final_norm) pass.run(decoder.norm);
+  Tensor features = reshape(pass.result(), {rows, config().embed_dim});
   if (config().scale_output) {
     features = scale(features, 1 / std::sqrt(static_cast<double>(config().embed_dim)));
   }

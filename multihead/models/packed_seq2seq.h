@@ -7,7 +7,7 @@
 
 #include "multihead/core/threads/busy.h"
 #include "multihead/models/seq2seq.h"
-#include "multihead/nn/decode/token_plan.h"
+#include "multihead/nn/decode/token_pass.h"
 #include "multihead/nn/packed_linear.h"
 
 namespace multihead::models {
@@ -38,8 +38,8 @@ class PackedState {
   BusyFlag in_use_;  // as in nn::DecodeState
 };
 
-/// A copy of a model for translation: its matrices are packed, and a step of its decoder is a plan
-/// (nn/decode/token_plan.h) that attends to lists of tokens. The logits of Seq2Seq::step() up to rounding.
+/// A copy of a model for translation: its matrices are packed, and a step of its decoder is a pass
+/// (nn/decode/token_pass.h) that attends to lists of tokens. The logits of Seq2Seq::step() up to rounding.
 ///
 /// With int8 weights every product quantises its inputs per row (kernels/quantized/packed_linear.h); everything between
 /// the products, the embeddings and the state are f32.

@@ -9,7 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/distributed/local_group.h"
-#include "multihead/nn/decode/token_plan.h"
+#include "multihead/nn/decode/token_pass.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/composed.h"
@@ -233,12 +233,13 @@ Results by_module(const TransformerLayer& layer, const Tensor& x, const LayerCal
   return {layer.self_attn.decode(x, call.update, call.attention)};
 }
 
-// A plan that a call cannot have says why, and modules take over.
-Results by_plan(const TransformerLayer& layer, const Tensor& x, const LayerCall& call) {
-  TokenPlan plan(x, call.update.held, call.update.counts);
-  const std::string reason = plan.add(layer, call);
-  if (!reason.empty()) throw ValueError("no plan: " + reason);
-  return {plan.run()};
+// A pass that declines a call says why, and modules take over.
+Results by_pass(const TransformerLayer& layer, const Tensor& x, const LayerCall& call) {
+  TokenPass pass(x, call.update.held, call.update.counts);
+  const std::string reason = pass.declined(layer, call);
+  if (!reason.empty()) throw ValueError("declined: " + reason);
+  pass.run(layer, call);
+  return {pass.result()};
 }
 
 std::vector<Path> paths() {
@@ -284,7 +285,7 @@ std::vector<Path> paths() {
        {kKeys, kKeys},
        [](const AttentionOptions& o) { return edited("scores", o, true); }},
       {"decode", {1, kKeys}, [](const AttentionOptions& o) { return decoded(o, by_module); }},
-      {"token plan", {1, kKeys}, [](const AttentionOptions& o) { return decoded(o, by_plan); }},
+      {"token pass", {1, kKeys}, [](const AttentionOptions& o) { return decoded(o, by_pass); }},
   };
 }
 
@@ -300,7 +301,7 @@ TEST(AttentionOptionsTest, EveryOptionActsOrIsRefusedOnEveryPath) {
       const Outcome before = run(path, name, false), after = run(path, name, true);
       const std::string* error = std::get_if<std::string>(&after);
       if (error != nullptr &&
-          (error->find(name) != std::string::npos || error->find("no plan") == 0 || name == "layout")) {
+          (error->find(name) != std::string::npos || error->find("declined") == 0 || name == "layout")) {
         ++refused;
         continue;
       }
@@ -315,9 +316,9 @@ TEST(AttentionOptionsTest, EveryOptionActsOrIsRefusedOnEveryPath) {
 
 TEST(AttentionOptionsTest, APlanNamesWhatItDoesNotTake) {
   for (const char* name : {"sinks", "bias", "relative_key", "mask", "scale", "lse"}) {
-    const Path plan = {
-        "token plan", {1, kKeys}, [](const AttentionOptions& o) { return decoded(o, by_plan); }};
-    EXPECT_EQ(run(plan, name, true), Outcome(concat("no plan: attention with ", name)));
+    const Path pass = {
+        "token pass", {1, kKeys}, [](const AttentionOptions& o) { return decoded(o, by_pass); }};
+    EXPECT_EQ(run(pass, name, true), Outcome(concat("declined: attention with ", name)));
   }
 }
 

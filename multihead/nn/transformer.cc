@@ -1,6 +1,7 @@
 #include "multihead/nn/transformer.h"
 
 #include "multihead/core/error.h"
+#include "multihead/nn/arrangement-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/dropout.h"
 #include "multihead/ops/elementwise.h"
@@ -8,6 +9,7 @@
 namespace multihead::nn {
 
 using detail::point;
+using detail::Sublayer;
 
 TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& rng) : options_(options) {
   MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError,
@@ -26,80 +28,66 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& 
   }
 }
 
+// Runs the sub-layers on tensors, for arrange(). A result and the stream it joins meet inside the norm or the
+// product that follows: one pass over memory.
+struct TransformerLayer::Modules {
+  const TransformerLayer& layer;
+  const LayerCall& call;
+
+  const TransformerLayerOptions& options() const { return layer.options_; }
+  bool is_sandwich() const { return options().block == Block::sandwich; }
+  Tensor drop(const Tensor& x) const { return dropout(x, options().dropout_p, call.rng); }
+
+  Tensor attend_self(const Tensor& x) const {
+    AttentionCall attention = call.attention;
+    attention.rng = call.rng;
+    const detail::PointPath in("self_attn");
+    return drop(call.update.cache != nullptr ? layer.self_attn.decode(x, call.update, attention)
+                                             : layer.self_attn(x, x, x, attention));
+  }
+
+  Tensor attend_memory(const Tensor& x) const {
+    AttentionCall attention = call.cross;
+    attention.rng = call.rng;
+    const detail::PointPath in("multihead_attn");
+    return drop(call.projected != nullptr ? layer.multihead_attn.attend(x, *call.projected, attention)
+                                          : layer.multihead_attn(x, call.memory, call.memory, attention));
+  }
+
+  Tensor run(Sublayer sublayer, const Tensor& x) const {
+    if (sublayer == Sublayer::cross) return point("cross_out", attend_memory(x));
+    if (sublayer == Sublayer::self) {
+      const Tensor out = attend_self(x);
+      return point("attn_out", is_sandwich() ? layer.post_norm1(out, "post_norm1") : out);
+    }
+    const Tensor out = layer.feed_forward(x, call.rng);
+    if (is_sandwich()) return point("mlp_out", layer.post_norm2(drop(out), "post_norm2"));
+    return drop(point("mlp_out", out));
+  }
+
+  Tensor norm(const Norm& norm, const Tensor& x, std::string_view name) const { return norm(x, name); }
+
+  AddNorm join(Sublayer sublayer, const Tensor& x, const Tensor& stream, const Norm& norm,
+               std::string_view name) const {
+    static constexpr std::string_view kSums[] = {"resid_mid", "resid_cross", "resid_post"};
+    return norm.add(run(sublayer, x), stream, name, kSums[static_cast<size_t>(sublayer)]);
+  }
+
+  Tensor add(Sublayer sublayer, const Tensor& x, const Tensor& stream) const {
+    if (sublayer != Sublayer::feed_forward || is_sandwich() || detail::looking()) {
+      return multihead::add(stream, run(sublayer, x));
+    }
+    if (call.rng == nullptr || options().dropout_p == 0) return layer.feed_forward(x, call.rng, stream);
+    return add_dropout(stream, layer.feed_forward(x, call.rng), options().dropout_p, call.rng);
+  }
+};
+
 Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) const {
   MH_CHECK(!options_.cross_attention || call.memory.defined() || call.projected != nullptr, ValueError,
            "TransformerLayer: a layer with cross_attention needs a memory");
-  const Tensor y = point("resid_pre", x);
-  switch (options_.block) {
-    case Block::sequential:
-      return options_.norm_first ? point("resid_post", pre_norm(y, call)) : post_norm(y, call);
-    case Block::attention_only:
-      return point("resid_post", add(y, point("attn_out", attend_self(norm1(y, "norm1"), call))));
-    case Block::sandwich:
-      return point("resid_post", sandwich(y, call));
-    default:
-      return point("resid_post", parallel(y, call));
-  }
-}
-
-Tensor TransformerLayer::attend_self(const Tensor& x, const LayerCall& call) const {
-  AttentionCall attention = call.attention;
-  attention.rng = call.rng;
-  const detail::PointPath in("self_attn");
-  const Tensor out = call.update.cache != nullptr ? self_attn.decode(x, call.update, attention)
-                                                  : self_attn(x, x, x, attention);
-  return dropout(out, options_.dropout_p, call.rng);
-}
-
-Tensor TransformerLayer::attend_memory(const Tensor& x, const LayerCall& call) const {
-  AttentionCall attention = call.cross;
-  attention.rng = call.rng;
-  const detail::PointPath in("multihead_attn");
-  const Tensor out = call.projected != nullptr ? multihead_attn.attend(x, *call.projected, attention)
-                                               : multihead_attn(x, call.memory, call.memory, attention);
-  return dropout(out, options_.dropout_p, call.rng);
-}
-
-// Each sub-layer's result and the stream it joins meet inside the norm that follows: one pass over memory.
-Tensor TransformerLayer::pre_norm(const Tensor& x, const LayerCall& call) const {
-  AddNorm joined =
-      norm2.add(point("attn_out", attend_self(norm1(x, "norm1"), call)), x, "norm2", "resid_mid");
-  if (options_.cross_attention) {
-    const Tensor cross = point("cross_out", attend_memory(joined.normed, call));
-    joined = norm3.add(cross, joined.sum, "norm3", "resid_cross");
-  }
-  return add_feed_forward(joined.normed, joined.sum, call);
-}
-
-Tensor TransformerLayer::add_feed_forward(const Tensor& x, const Tensor& stream,
-                                          const LayerCall& call) const {
-  if (detail::looking()) {
-    return add(stream, dropout(point("mlp_out", feed_forward(x, call.rng)), options_.dropout_p, call.rng));
-  }
-  if (call.rng == nullptr || options_.dropout_p == 0) return feed_forward(x, call.rng, stream);
-  return add_dropout(stream, feed_forward(x, call.rng), options_.dropout_p, call.rng);
-}
-
-Tensor TransformerLayer::post_norm(const Tensor& x, const LayerCall& call) const {
-  Tensor y = norm1.add(point("attn_out", attend_self(x, call)), x, "norm1", "resid_mid").normed;
-  if (options_.cross_attention) {
-    y = norm2.add(point("cross_out", attend_memory(y, call)), y, "norm2", "resid_cross").normed;
-  }
-  const Tensor out = dropout(point("mlp_out", feed_forward(y, call.rng)), options_.dropout_p, call.rng);
-  return last_norm().add(out, y, options_.cross_attention ? "norm3" : "norm2", "resid_post").normed;
-}
-
-Tensor TransformerLayer::parallel(const Tensor& x, const LayerCall& call) const {
-  const Tensor normed = norm1(x, "norm1");
-  const Tensor joined = add(x, point("attn_out", attend_self(normed, call)));
-  return add_feed_forward(options_.block == Block::parallel ? norm2(x, "norm2") : normed, joined, call);
-}
-
-Tensor TransformerLayer::sandwich(const Tensor& x, const LayerCall& call) const {
-  const Tensor attended = post_norm1(attend_self(norm1(x, "norm1"), call), "post_norm1");
-  const AddNorm joined = norm2.add(point("attn_out", attended), x, "norm2", "resid_mid");
-  const Tensor y = dropout(feed_forward(joined.normed, call.rng), options_.dropout_p, call.rng);
-  return add(joined.sum, point("mlp_out", post_norm2(y, "post_norm2")));
+  const Modules modules{*this, call};
+  const Tensor y = detail::arrange(*this, modules, point("resid_pre", x));
+  return options_.norm_first ? point("resid_post", y) : y;
 }
 
 void TransformerLayer::visit(Visitor& visitor) {

@@ -63,15 +63,8 @@ class TransformerLayer {
   Norm post_norm1, post_norm2;  ///< sandwich: after attention and feed-forward
 
  private:
-  Tensor attend_self(const Tensor& x, const LayerCall& call) const;
-  Tensor attend_memory(const Tensor& x, const LayerCall& call) const;
-  Tensor pre_norm(const Tensor& x, const LayerCall& call) const;
-  Tensor post_norm(const Tensor& x, const LayerCall& call) const;
-  Tensor parallel(const Tensor& x, const LayerCall& call) const;
-  Tensor sandwich(const Tensor& x, const LayerCall& call) const;
-  Tensor add_feed_forward(const Tensor& x, const Tensor& stream, const LayerCall& call) const;
+  struct Modules;
   bool has_norm2() const { return has_feed_forward() && options_.block != Block::parallel_shared; }
-  const Norm& last_norm() const { return options_.cross_attention ? norm3 : norm2; }
 
   TransformerLayerOptions options_;
 };

@@ -186,7 +186,7 @@ INTERNAL = {  # reason: names
     "remove_files adopt_files save_files lock_folder refuse_foreign check_complete finish_files holds_other publish_staged",
     "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
-    "steps inside a call": "PackedBlocks rotary_at AddStep AttendStep AttendListStep ListCall TokenList GateStep TokenPlan sum_to check name parse_schedule Candidate candidates sample append record "
+    "steps inside a call": "PackedBlocks rotary_at ListCall TokenList TokenPass sum_to check name parse_schedule Candidate candidates sample append record "
     "record_many gradient_slots encode_source",
     "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "

@@ -128,7 +128,7 @@ void bind_states(nb::class_<LanguageModel>& c) {
         return model.explain({.state = &state}, tokens);
       },
       "state"_a, "tokens"_a = 1,
-      "Whether a call with this many new tokens per row of the state runs as a plan of kernel calls or "
+      "Whether a call with this many new tokens per row of the state runs as kernel calls alone or "
       "through the\nmodules, and why; the bits are the same.");
   c.def(
       "state_bytes",

@@ -1,4 +1,4 @@
-// nn/decode/token_plan.h under the models whose layers it runs.
+// nn/decode/token_pass.h under the models whose layers it runs.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -87,7 +87,7 @@ std::vector<float> decode(const LanguageModel& model, const LanguageModelState& 
   const auto read = [&](int64_t length, const std::vector<int64_t>& counts) {
     const Tensor x = tokens_from(at += 100, batch, length);
     const LanguageModelCall call = {.state = &state, .counts = counts};
-    EXPECT_EQ(model.explain(call, length).find("a plan"), by_modules ? std::string::npos : 8u)
+    EXPECT_EQ(model.explain(call, length).find("kernel calls"), by_modules ? std::string::npos : 8u)
         << model.explain(call, length);
     const Tensor logits = model(x, call);
     for (int64_t b = 0; b < batch; ++b) {
@@ -113,14 +113,14 @@ std::vector<float> decode(const LanguageModel& model, const LanguageModelState& 
 }
 
 void expect_same_bits(const LanguageModel& model, const LanguageModelState& options) {
-  const std::vector<float> plan = decode(model, options, false);
+  const std::vector<float> pass = decode(model, options, false);
   const Tape tape;  // sends everything through the modules
   const std::vector<float> modules = decode(model, options, true);
-  ASSERT_EQ(plan.size(), modules.size());
-  EXPECT_EQ(std::memcmp(plan.data(), modules.data(), plan.size() * sizeof(float)), 0);
+  ASSERT_EQ(pass.size(), modules.size());
+  EXPECT_EQ(std::memcmp(pass.data(), modules.data(), pass.size() * sizeof(float)), 0);
 }
 
-TEST(TokenPlanTest, HasTheBitsOfTheModules) {
+TEST(TokenPassTest, HasTheBitsOfTheModules) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
     const LanguageModel model = model_of(c.config);
@@ -134,7 +134,7 @@ TEST(TokenPlanTest, HasTheBitsOfTheModules) {
   }
 }
 
-TEST(TokenPlanTest, HasTheBitsOfTheModulesWithPackedWeights) {
+TEST(TokenPassTest, HasTheBitsOfTheModulesWithPackedWeights) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
     for (const nn::WeightDtype dtype : {nn::WeightDtype::bf16, nn::WeightDtype::f16, nn::WeightDtype::int8,
@@ -146,14 +146,14 @@ TEST(TokenPlanTest, HasTheBitsOfTheModulesWithPackedWeights) {
   }
 }
 
-TEST(TokenPlanTest, SaysWhyItDeclines) {
+TEST(TokenPassTest, SaysWhyItDeclines) {
   const LanguageModel model = model_of(llama());
   nn::DecodeState state = model.make_state(2);
   const auto reason = [&](const LanguageModelCall& call, int64_t tokens) {
     return model.explain(call, tokens);
   };
   EXPECT_EQ(reason({}, 1), "layers: modules, because of no state");
-  EXPECT_EQ(reason({.state = &state}, 1), "layers: a plan of 25 kernel calls");
+  EXPECT_EQ(reason({.state = &state}, 1), "layers: kernel calls without modules");
   EXPECT_EQ(reason({.state = &state}, 17), "layers: modules, because of 34 new tokens");
   EXPECT_EQ(reason({.state = &state, .mask = lengths(Tensor::of<int64_t>({2}, {1, 1}))}, 1),
             "layers: modules, because of layer 0: attention with mask");
@@ -171,7 +171,7 @@ TEST(TokenPlanTest, SaysWhyItDeclines) {
   EXPECT_EQ(reason({.state = &state}, 1), "layers: modules, because of named points");
 }
 
-TEST(TokenPlanTest, ACallThatDoesNotFitFailsAsBefore) {
+TEST(TokenPassTest, ACallThatDoesNotFitFailsAsBefore) {
   const LanguageModel model = model_of(llama());
   nn::DecodeState state = model.make_state(1, 2);
   model(tokens_from(0, 1, 2), {.state = &state});
