@@ -73,6 +73,29 @@ def _allowed(b, queries, keys, causal, offsets, lengths, left, right):
     return allowed[:, None]
 
 
+def _lengths(nonpad_kv_seqlen, batch, keys):
+    if nonpad_kv_seqlen is None:
+        return None
+    lengths = np.asarray(nonpad_kv_seqlen, dtype=np.int64)
+    if lengths.shape != (batch,) or lengths.min(initial=0) < 0 or lengths.max(initial=0) > keys:
+        raise ValueError(f"onnx_attention: nonpad_kv_seqlen must be ({batch},) within 0 to {keys}, got {lengths}")
+    return lengths
+
+
+def _with_mask(allowed, mask, keys):
+    """(pairs that are allowed, bias or None) with the operator's mask, which is either."""
+    if mask is None:
+        return allowed, None
+    mask = _pad_mask(np.asarray(mask), keys)
+    if not 1 <= mask.ndim <= 4:
+        raise _core.ShapeError(f"onnx_attention: attn_mask must have 1 to 4 axes, got {mask.shape}")
+    if mask.dtype == bool:
+        return mask if allowed is None else allowed & mask, None
+    if str(mask.dtype) in _TYPES:
+        return allowed, mask
+    raise TypeError(f"onnx_attention: attn_mask must be bool or floating, got {mask.dtype}")
+
+
 def onnx_attention(
     Q,
     K,
@@ -101,26 +124,24 @@ def onnx_attention(
     Order       scale, softcap, mask, softmax; fully masked rows give zeros
     Raises      TypeError, ShapeError, ValueError
     """
-    if opset not in (23, 24, 25):
-        raise ValueError(f"onnx_attention: opset must be 23, 24 or 25, got {opset}")
-    if opset < 25 and (left_window_size != -1 or right_window_size != -1):
-        raise ValueError(f"onnx_attention: windows came with opset 25, got opset {opset}")
-    if nonpad_kv_seqlen is not None and opset < 24:
-        raise ValueError("onnx_attention: nonpad_kv_seqlen came with opset 24")
-    if nonpad_kv_seqlen is not None and (past_key is not None or past_value is not None):
-        raise ValueError("onnx_attention: nonpad_kv_seqlen and past_key/past_value exclude each other")
-    if (past_key is None) != (past_value is None):
-        raise ValueError("onnx_attention: past_key and past_value come together")
-    if qk_matmul_output_mode not in (0, 1, 2, 3):
-        raise ValueError(f"onnx_attention: qk_matmul_output_mode must be 0 to 3, got {qk_matmul_output_mode}")
-    if scale is not None and scale != scale:
-        raise ValueError("onnx_attention: scale is NaN")
-    if softcap < 0 or softcap != softcap:
-        raise ValueError(f"onnx_attention: softcap must be >= 0, got {softcap}")
+    refused = (
+        (opset not in (23, 24, 25), f"opset must be 23, 24 or 25, got {opset}"),
+        (opset < 25 and (left_window_size != -1 or right_window_size != -1),
+         f"windows came with opset 25, got opset {opset}"),
+        (opset < 24 and nonpad_kv_seqlen is not None, "nonpad_kv_seqlen came with opset 24"),
+        (nonpad_kv_seqlen is not None and (past_key is not None or past_value is not None),
+         "nonpad_kv_seqlen and past_key/past_value exclude each other"),
+        ((past_key is None) != (past_value is None), "past_key and past_value come together"),
+        (qk_matmul_output_mode not in (0, 1, 2, 3), f"qk_matmul_output_mode must be 0 to 3, got {qk_matmul_output_mode}"),
+        (scale is not None and scale != scale, "scale is NaN"),
+        (not softcap >= 0, f"softcap must be >= 0, got {softcap}"),
+        (opset >= 25 and np.ndim(Q) == 4 and (q_num_heads or kv_num_heads),
+         "q_num_heads and kv_num_heads are for 3-D inputs"),
+    )  # fmt: skip
+    for is_wrong, message in refused:
+        if is_wrong:
+            raise ValueError(f"onnx_attention: {message}")
     Q, K, V = _check("Q", Q), _check("K", K), _check("V", V)
-    three = Q.ndim == 3
-    if opset >= 25 and not three and (q_num_heads or kv_num_heads):
-        raise ValueError("onnx_attention: q_num_heads and kv_num_heads are for 3-D inputs")
     q, k, v = _split("Q", Q, q_num_heads), _split("K", K, kv_num_heads), _split("V", V, kv_num_heads)
     past = 0 if past_key is None else np.asarray(past_key).shape[2]
     k, v = _past("past_key", past_key, k), _past("past_value", past_value, v)
@@ -128,26 +149,10 @@ def onnx_attention(
     keys = k.shape[2]
     if k.shape[1] == 0 or heads % k.shape[1]:
         raise _core.ShapeError(f"onnx_attention: {heads} query heads are not a multiple of {k.shape[1]} key heads")
-
-    lengths = None
-    offsets = np.full(1, past, dtype=np.int64)
-    if nonpad_kv_seqlen is not None:
-        lengths = np.asarray(nonpad_kv_seqlen, dtype=np.int64)
-        if lengths.shape != (batch,) or lengths.min(initial=0) < 0 or lengths.max(initial=0) > keys:
-            raise ValueError(f"onnx_attention: nonpad_kv_seqlen must be ({batch},) within 0 to {keys}, got {lengths}")
-        offsets = lengths - queries
+    lengths = _lengths(nonpad_kv_seqlen, batch, keys)
+    offsets = np.full(1, past, dtype=np.int64) if lengths is None else lengths - queries
     allowed = _allowed(batch, queries, keys, is_causal, offsets, lengths, left_window_size, right_window_size)
-    bias = None
-    if attn_mask is not None:
-        attn_mask = _pad_mask(np.asarray(attn_mask), keys)
-        if not 1 <= attn_mask.ndim <= 4:
-            raise _core.ShapeError(f"onnx_attention: attn_mask must have 1 to 4 axes, got {attn_mask.shape}")
-        if attn_mask.dtype == bool:
-            allowed = attn_mask if allowed is None else allowed & attn_mask
-        elif str(attn_mask.dtype) in _TYPES:
-            bias = attn_mask
-        else:
-            raise TypeError(f"onnx_attention: attn_mask must be bool or floating, got {attn_mask.dtype}")
+    allowed, bias = _with_mask(allowed, attn_mask, keys)
     factor = 1.0 / math.sqrt(head_dim) if scale is None else float(scale)
 
     wide = np.float64 if np.float64 in (Q.dtype, K.dtype, V.dtype) else np.float32
@@ -159,7 +164,7 @@ def onnx_attention(
     )
     y = np.asarray(y).astype(Q.dtype)
     scores = _matmul_output(wq, wk, factor, softcap, bias, allowed, qk_matmul_output_mode).astype(Q.dtype)
-    if three:
+    if Q.ndim == 3:
         y = y.transpose(0, 2, 1, 3).reshape(batch, queries, -1)
     return y, k, v, scores
 

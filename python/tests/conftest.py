@@ -1,3 +1,4 @@
+import re
 import signal
 
 import numpy as np
@@ -13,6 +14,11 @@ def interrupts_are_heard():
 @pytest.fixture
 def rng():
     return np.random.default_rng(1337)
+
+
+def keywords_of(function):
+    """The keyword-only parameters of a function of the extension."""
+    return re.findall(r"(\w+): ", function.__nb_signature__[0][0].split("*, ")[1])
 
 
 def reference(q, k, v, allowed=None, bias=None, scale=None, softcap=0.0):

@@ -1,9 +1,8 @@
 """No keyword of attention is ignored: each changes what every function and module returns, or is refused by name."""
 
-import re
-
 import numpy as np
 import pytest
+from conftest import keywords_of
 
 import multihead as mh
 
@@ -39,11 +38,6 @@ CASES = {
     "allow_binary_bias": ({"bias": BINARY}, True),
     "capture": ({}, None),
 }
-
-
-def keywords_of(function):
-    signature = function.__nb_signature__[0][0]
-    return re.findall(r"(\w+): ", signature.split("*, ")[1])
 
 
 def inputs():

@@ -7,7 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+from conftest import keywords_of  # noqa: E402
 
+import multihead as mh  # noqa: E402
 import multihead.torch as mt  # noqa: E402
 
 SMALL = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -98,6 +100,15 @@ def test_what_is_refused():
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="multihead").eval()
     with pytest.raises(ValueError, match="softcap is not supported"):
         model(torch.ones(1, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", [*keywords_of(mh.attention), "s_aux", "head_mask"])
+def test_what_asks_for_another_attention_is_refused_by_name(name):
+    mt.register_attention()
+    attend = transformers.AttentionInterface()["multihead"]
+    x = torch.randn(1, 2, 3, 8)
+    with pytest.raises(ValueError, match=f": {name} is not supported"):
+        attend(torch.nn.Identity(), x, x, x, None, **{name: 1})
 
 
 def test_models_with_attention_of_their_own_are_refused():

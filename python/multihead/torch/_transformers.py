@@ -1,12 +1,16 @@
 """attn_implementation="multihead" of Hugging Face's transformers."""
 
 import functools
+import re
 import sys
 
 import torch
 
 from .. import _core
 from . import _attention
+
+# Names that ask for another attention: the keywords of ours, none of which transformers passes, and its own two.
+_REFUSED = (*re.findall(r"(\w+): ", _core.attention.__nb_signature__[0][0].split("*, ")[1]), "s_aux", "head_mask")
 
 
 def _rows(mask, rows):
@@ -76,7 +80,7 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
 
     def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None,
                   position_bias=None, **kwargs):  # fmt: skip
-        for option in ("softcap", "s_aux", "sinks", "head_mask"):
+        for option in _REFUSED:
             if kwargs.get(option) is not None:
                 raise ValueError(f'attn_implementation="{name}": {option} is not supported; use "eager"')
         mask, length = attention_mask, query.size(2)
