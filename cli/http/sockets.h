@@ -19,7 +19,7 @@ class Socket {
   virtual void end() = 0;
 };
 
-/// What is said with a client; it ends with the connection.
+/// A conversation with a client; it ends with the connection.
 class Connection {
  public:
   virtual ~Connection() = default;

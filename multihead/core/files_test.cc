@@ -121,7 +121,7 @@ TEST(FilesTest, RefusesToReplaceWhatIsNotAFile) {
               HasSubstr("/proc/none"));
 }
 
-// What a power cut would find: the content is on the disk before the name points to it.
+// A power cut would find this: the content is on the disk before the name points to it.
 TEST(FilesTest, ContentReachesTheDiskBeforeTheName) {
   if (!fs::exists("/proc/self/fd")) GTEST_SKIP() << "needs /proc to tell which file is flushed";
   const TemporaryFolder folder;
@@ -183,7 +183,7 @@ TEST(FilesTest, EveryFailingCallIsReportedAndLeavesTheOldFile) {
         }
         const std::string now = read_file(folder / "x");
         EXPECT_TRUE(now == "old" || now == content);
-        // What must survive an interruption: all but rename, which no signal interrupts.
+        // These calls must survive an interruption: all but rename, which no signal interrupts.
         const bool harmless = kind == Kind::short_write || (error == EINTR && kind != Kind::rename);
         EXPECT_TRUE(now == content || (fired && !harmless)) << int(kind) << " " << error << " " << nth;
         // Closing the parent folder after its flush has nothing left to lose.

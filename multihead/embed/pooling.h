@@ -8,7 +8,7 @@
 
 namespace multihead::embed {
 
-/// How.
+/// The way in which they do.
 enum class Pooling {
   cls,        ///< that of the first token
   mean,       ///< their mean

@@ -208,7 +208,7 @@ TEST(BeamSearchTest, OptionsDoWhatTheySay) {
   }
   for (const Tokens& t : best({.min_length = 7})) EXPECT_GE(t.size(), 7u);
   const auto free = best({.min_length = 4});
-  // What was said first may not be said at all; its first two tokens may not come together.
+  // The best translation is forbidden; its first two tokens may not come together.
   for (const Tokens& t : best({.min_length = 4, .suppress = {{free[0][0]}}})) {
     EXPECT_EQ(std::count(t.begin(), t.end(), free[0][0]), 0);
   }

@@ -61,7 +61,7 @@ TEST(SamplingTest, EachFilterKeepsWhatItPromises) {
   EXPECT_NEAR(cold[0].probability / cold[1].probability, 4, 1e-5);
 }
 
-// What top_p would drop is not even ranked: the same candidates with the same bits.
+// Tokens that top_p would drop are not even ranked: the same candidates with the same bits.
 TEST(SamplingTest, TopPIsThatOfAllCandidates) {
   std::vector<float> logits;
   const RandomStream random{6, 0};

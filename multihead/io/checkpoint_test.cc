@@ -115,7 +115,7 @@ TEST(CheckpointTest, ALeftoverOfTheSameStepIsNotInTheWay) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("checkpoint-3"));
 }
 
-// What bears the name of a checkpoint without being one of this run's stays as it is.
+// Files that bear a checkpoint's name without being one of this run's stay as they are.
 TEST(CheckpointTest, NothingOfSomebodyElseIsReplacedOrRemoved) {
   using Make = std::function<void(const std::string&)>;
   const auto inside = [](const char* name, const char* content) {
@@ -292,7 +292,7 @@ TEST(CheckpointTest, EveryFailingCallLeavesTheOldCheckpointOrTheNew) {
         EXPECT_TRUE(!threw || fired) << where;
         EXPECT_EQ(open_descriptors(), descriptors) << where;
         const std::vector<std::string> names = names_in(folder.path());
-        // What cannot be unlinked stays, and the next run removes it.
+        // A file that cannot be unlinked stays, and the next run removes it.
         const auto leftovers = static_cast<size_t>(kind == Kind::unlink && fired);
         EXPECT_EQ(find_leftovers(folder.path()).size(), leftovers) << where;
         EXPECT_EQ(names.size(), list_checkpoints(folder.path()).size() + leftovers) << where;

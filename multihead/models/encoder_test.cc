@@ -76,7 +76,7 @@ TEST(EncoderTest, PackedWeightsHaveTheSameBits) {
   }
 }
 
-// Of random weights a few dozen wide, where errors do not average out.
+// Weights are random and a few dozen wide, where errors do not average out.
 TEST(EncoderTest, QuantisedWeightsAreNear) {
   for (const auto& [dtype, bound] :
        {std::pair(nn::WeightDtype::int8, .07), {nn::WeightDtype::q8, .07}, {nn::WeightDtype::q4, .6}}) {
@@ -182,7 +182,7 @@ TEST(EncoderTest, NomicBertHasTwoSetsOfNames) {
   }
 }
 
-// Of the model type "new": "ntk" is a larger base and positions that are divided besides.
+// In the model type "new", "ntk" is a larger base and positions that are divided besides.
 TEST(EncoderTest, GteFromBeforeTransformersHadIt) {
   Json json = config_of("gte_masked_lm");
   const EncoderConfig plain = encoder_config_from_json(json, "config.json");

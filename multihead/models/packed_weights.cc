@@ -13,7 +13,7 @@ std::string packed_name(const std::string& name, WeightDtype dtype) {
   return concat(name, '.', kernels::name(dtype));
 }
 
-// What a matrix is packed as in the file.
+// The format in which the file holds a packed matrix.
 std::optional<WeightDtype> dtype_in(const io::SafetensorsFile& file, const std::string& name) {
   for (const kernels::WeightFormat& format : kernels::kWeightFormats) {
     if (format.functions->is_portable && file.contains(packed_name(name, format.dtype))) return format.dtype;

@@ -43,7 +43,7 @@ TEST(ScheduleTest, WsdIsConstantUntilTheLastSteps) {
   EXPECT_NEAR(s.at(85), 2 * (0.1 + 0.9 * (1 - std::sqrt(0.25))), 1e-14);
   for (const int64_t step : {100, 1000}) EXPECT_DOUBLE_EQ(s.at(step), 0.2);
   for (int64_t step = 80; step < 100; ++step) EXPECT_LT(s.at(step + 1), s.at(step)) << step;
-  // What came before the decay is the same in a longer run.
+  // The steps before the decay are the same in a longer run.
   const Schedule longer{
       .kind = ScheduleKind::wsd, .lr = 2, .warmup_steps = 4, .total_steps = 400, .final_ratio = 0.1};
   for (int64_t step = 0; step <= 80; ++step) EXPECT_EQ(longer.at(step), s.at(step));

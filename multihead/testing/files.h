@@ -1,4 +1,4 @@
-// What tests of files share.
+// Helpers of tests that use files.
 #pragma once
 
 #include <gmock/gmock.h>

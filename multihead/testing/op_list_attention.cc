@@ -14,7 +14,7 @@ using Inputs = std::vector<Tensor>;
 using Attention = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
                              const ScoreMod&);
 
-// What attention returns besides its output.
+// The results of attention besides its output.
 void attention_result_cases(List& list, const char* name, Attention op) {
   const auto inputs = [&list] {
     return Inputs{list.normal({2, 4, 5, 3}), list.normal({2, 2, 6, 3}), list.normal({2, 2, 6, 2}),

@@ -1,4 +1,4 @@
-// What tests do less of under the sanitizers, which make them ten times slower.
+// Tests try fewer cases under the sanitizers, which make them ten times slower.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace multihead::testing {
 /// Whether the address sanitizer is linked: objects of tests serve builds with and without it.
 inline const bool kSanitized = &__asan_init != nullptr;
 
-/// Of long lists of random cases, every how many are tried: for (seed = 1; seed <= 250; seed += kCaseStep).
+/// Long lists of random cases are tried in steps of this: for (seed = 1; seed <= 250; seed += kCaseStep).
 inline const uint32_t kCaseStep = kSanitized ? 7 : 1;
 
 }  // namespace multihead::testing

@@ -194,7 +194,7 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<co
     const double weight = static_cast<double>(targets[static_cast<size_t>(micro)]) /
                           static_cast<double>(std::max<int64_t>(total, 1)) * part.share;
     const double value = part.value.item();
-    // Of several ranks, all get the loss first: every rank fails with the same message.
+    // All ranks get the loss first: every rank fails with the same message.
     if (!std::isfinite(value) && options_.parallel == nullptr) {
       fail_loss(value, progress_.step, optimizer_.parameters());
     }

@@ -100,7 +100,7 @@ TEST_F(LoraTest, ALanguageModelKeepsTheRest) {
     changed += p.tensor.to_vector<float>() == kept[p.name] ? 0 : 1;
   EXPECT_GT(changed, 0);
   EXPECT_LE(changed, 2);
-  // What was measured is what loads.
+  // The model that was measured is the one that loads.
   const auto tokenizer = text::Tokenizer::load(path("tuned"));
   const LanguageModelData data = prepare_language_model_data(text, "text", tuned.settings, &tokenizer);
   EXPECT_EQ(evaluate(after, data.validation, {.batch = 4}).nats, summary.validation->nats);

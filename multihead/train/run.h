@@ -102,8 +102,8 @@ void copy_weights(Model& to, Model from, const std::string& source) {
 void check_request(const RunRequest& request, const TrainingSettings& settings);
 /// The leader's folder; null on the other ranks.
 std::unique_ptr<RunFolder> folder_of(const RunRequest& request);
-/// Whose tokenizers a run has: its checkpoint's, so that a resumed run goes on with those it began with, or
-/// those that it was given; empty: none.
+/// The folder whose tokenizers a run has: its checkpoint's, so that a resumed run goes on with those it began
+/// with, or those that it was given; empty: none.
 std::string tokenizer_source(const RunRequest& request, const RunFolder& folder);
 /// The leader's tokenizer on every rank; `own` is null on the others.
 text::Tokenizer share_tokenizer(distributed::Group* group, const text::Tokenizer* own);

@@ -72,7 +72,7 @@ class WidenedTest : public GemmTest {
   ~WidenedTest() override { set_bf16_dots(true); }
 };
 
-// What multiplies neighbours in k.
+// Engines that multiply neighbours in k.
 class NarrowTest : public GemmTest, public ::testing::WithParamInterface<std::string_view> {
  protected:
   void SetUp() override {

@@ -77,7 +77,7 @@ TEST_F(GemmTest, SumsAreChainsOf128) {
   }
 }
 
-// What the cuts are for: sums of positive terms, where the error of one chain grows with its length.
+// The cuts are for sums of positive terms, where the error of one chain grows with its length.
 TEST_F(GemmTest, LongSumsAreMoreAccurateThanOneChain) {
   for (int64_t k : {512, 1024, 4096}) {
     Problem p({31, 33, k}, {});

@@ -195,7 +195,7 @@ TEST_P(PackedLinearGroupsTest, NothingSaturates) {
       layer.x[static_cast<size_t>(i * layer.ldx + k)] = i % 2 == 0 ? 127.0f : -127.0f;
     }
   }
-  // Of the values 0 to 15 or 31, and of -127 to 127, all are the largest but one of each group.
+  // All values are the largest (15, 31 or 127) but one of each group.
   for (size_t w = 0; w < layer.weight.size(); ++w) {
     layer.weight[w] = w % 32 == 5 ? 0.0f : steps(GetParam()) > 0 ? 31.0f : w % 2 == 0 ? 127 : -127;
   }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data";
 
-// What transformers' classes of our families read, or did.
+// The keys that transformers' classes of our families read, or did.
 constexpr const char* kFlags[] = {"_remove_final_layer_norm",
                                   "add_bias_logits",
                                   "add_cross_attention",

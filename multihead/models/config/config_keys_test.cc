@@ -1,4 +1,4 @@
-// What config.json may hold: every key is understood, known to change nothing, or refused by name. That the
+// Every key of config.json is understood, known to change nothing, or refused by name. That the
 // understood ones mean what transformers means is python/tests/test_model_configs.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheySayNothing) {
     EXPECT_EQ(config_error(family, "quantization_config", Json()), "accepted");
     EXPECT_THAT(config_error(family, "pruned_heads", Json::object({{"0", Json::array()}})),
                 HasSubstr("pruned"));
-    // What published folders carry.
+    // Keys that published folders carry.
     for (const auto& [key, value] :
          std::vector<std::pair<const char*, Json>>{{"_name_or_path", "x/y"},
                                                    {"auto_map", Json::object({{"AutoModel", "x.Y"}})},

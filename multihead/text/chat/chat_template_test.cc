@@ -147,7 +147,7 @@ std::string render_json(const std::string& source, const char* messages, const c
   return ChatTemplate(source).render(Json::parse(messages), true, Json::parse(variables));
 }
 
-// What jinja2 3.1 gives, as transformers sets it up.
+// The results of jinja2 3.1, as transformers sets it up.
 TEST(ChatTemplate, TuplesIntegersAndFormats) {
   const std::pair<const char*, const char*> cases[] = {
       {"{% set a, b = 1, 'x' %}{{ a }}{{ b }}", "1x"},

@@ -86,7 +86,7 @@ TEST_F(CorpusFileTest, ReadsPairs) {
   const ParallelText pairs = read_pairs(put("p.tsv", "a b\tc\r\n\xC3\xA9\td e"));
   EXPECT_THAT(pairs.source, testing::ElementsAre("a b", "\xC3\xA9"));
   EXPECT_THAT(pairs.target, testing::ElementsAre("c", "d e"));
-  // What editors leave is no part of the data.
+  // Files that editors leave are no part of the data.
   for (const char* bytes : {"a\tb\nc\td\n\n", "\xEF\xBB\xBF\r\na\tb\r\n\r\nc\td\r\n", "a\tb\n  \nc\td"}) {
     const ParallelText same = read_pairs(put("same.tsv", bytes));
     EXPECT_THAT(same.source, testing::ElementsAre("a", "c")) << bytes;

@@ -27,7 +27,7 @@ constexpr char kWords[] =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\nCat\ncaf\xC3\xA9\ncafe\n\xE4\xB8\xAD\n\xE5\x9B\xBD\n"
     "\xE4\xB8\xAD\xE5\x9B\xBD\n";
 
-// Of the words as a tokenizer.json that keeps or lowers capitals.
+// A tokenizer.json of these words that keeps or lowers capitals.
 std::string bert_json(bool lowers) {
   return loaded({{"vocab.txt", kWords},
                  {"tokenizer_config.json", lowers ? "{}" : R"({"do_lower_case": false})"}})
@@ -99,7 +99,7 @@ TEST(OverridesTest, TokensThatOnlyTheConfigNamesFollowTheVocabulary) {
   EXPECT_EQ(t.bos_id(), std::nullopt);
   EXPECT_TRUE(t.is_special(static_cast<int32_t>(size)));
   EXPECT_THAT(t.encode("[PAD]", {.parse_special = true}), ElementsAre(size + 1));
-  // What is saved says the same to others.
+  // The saved files say the same to others.
   EXPECT_EQ(Tokenizer::from_contents(t.to_json(), t.config_json()).pad_id(), t.pad_id());
   const Tokenizer by_id = with(R"({"added_tokens_decoder": {"300": {"content": "<b>", "special": true},
                                    "299": {"content": "<a>", "special": false}}})");

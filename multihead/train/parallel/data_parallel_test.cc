@@ -138,7 +138,7 @@ TEST(DataParallelTest, SendsDuringTheBackwardAndKeepsASlice) {
     parallel.add(group.rank());
     parallel.reduce();
     group.barrier();
-    // Of two ranks, weights and one gradient in all.
+    // Two ranks have weights and one gradient in all.
     const auto live = static_cast<double>(memory_stats().live_bytes - before);
     EXPECT_LT(live, 3.3 * 3215 * 4 * 1.125);
     group.barrier();

@@ -79,7 +79,7 @@ TEST_F(ClassifierRunTest, AFrozenEncoderKeepsItsWeights) {
     if (p.name.starts_with("classifier")) continue;
     EXPECT_EQ(p.tensor.to_vector<float>(), kept[p.name]) << p.name;
   }
-  // What it made is a head for these labels: nothing is new any more, and training it goes on from there.
+  // It made a head for these labels: nothing is new any more, and training it goes on from there.
   r.init = path("a"), r.folder = path("b");
   start_from(r.settings, r.init);
   expect_error<ValueError>([&] { train_classifier(r); }, "--freeze leaves nothing to train");

@@ -89,7 +89,7 @@ TEST_F(LanguageModelRunTest, LearnsAndLeavesAModel) {
        {"config.json", "model.safetensors", "tokenizer.json", "summary.json", "metrics.csv"}) {
     EXPECT_TRUE(fs::exists(fs::path(r.folder) / name)) << name;
   }
-  // What lies there is the model that was measured.
+  // The folder holds the model that was measured.
   models::LanguageModel model = models::load_language_model(r.folder);
   const auto tokenizer = text::Tokenizer::load(r.folder);
   const LanguageModelData data = prepare_language_model_data(text(), "text", settings, &tokenizer);
@@ -277,7 +277,7 @@ TEST_F(LanguageModelRunTest, Bf16LearnsAsF32AndKeepsItsBits) {
 TEST_F(LanguageModelRunTest, MetricsSurviveAKillWithoutDoubles) {
   LanguageModelRun r = run("a");
   stopped_at(r, 12);
-  // What a killed process wrote after its checkpoint, the last line cut short.
+  // A killed process wrote these lines after its checkpoint, the last line cut short.
   std::ofstream(r.folder + "/metrics.jsonl", std::ios::app)
       << "{\"step\":14,\"train/loss\":99.0}\n{\"step\":16,\"tra";
   r.resume = true;

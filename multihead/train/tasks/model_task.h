@@ -89,7 +89,7 @@ class ModelTask : public Task {
   void write_modules(const RunFolder&) const {}
   /// Told before the first step.
   std::vector<std::string> warnings() const { return {}; }
-  /// What the summary counts.
+  /// The units that the summary counts.
   void describe(Summary&) const {}
   /// Makes the model of the last weights, instead of taking the best checkpoint's. Returns whether it did.
   bool finish(const Run&) { return false; }
@@ -105,7 +105,7 @@ class ModelTask : public Task {
   int64_t sample_;
 };
 
-/// What RunRequest::data and ::valid hold.
+/// The kind of data in RunRequest::data and ::valid.
 template <class Texts>
 struct Files {
   Texts training, validation;

@@ -1,4 +1,4 @@
-// What the constructors of Transformer layers and stacks take by keyword.
+// The keywords of the constructors of Transformer layers and stacks.
 #pragma once
 
 #include <nanobind/nanobind.h>

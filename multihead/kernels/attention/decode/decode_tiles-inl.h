@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
-// What exponents are relative to.
+// The exponents are relative to this.
 HWY_INLINE void TileShift(const LaneState& state, float* shift) {
   const F d;
   for (int r = 0; r < kRowTile; r += kN) {

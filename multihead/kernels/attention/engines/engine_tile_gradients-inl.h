@@ -145,7 +145,7 @@ class GradientsOnTiles {
   }
   // The places of tile n are about to be written.
   void Start(int64_t n) { values_.Free(*this, n), keys_.Free(*this, n); }
-  // What is left to be summed.
+  // The part that is left to be summed.
   void Finish() { values_.Flush(*this), keys_.Flush(*this); }
 
  private:

@@ -1,4 +1,4 @@
-// What attention on tiles does to rows before and after its products: packing, masks, transposes, output.
+// The work on rows before and after the products of attention on tiles: packing, masks, transposes, output.
 #include "multihead/kernels/attention/engines/tile_gradients-inl.h"
 #include "multihead/kernels/attention/engines/tile_rows-inl.h"
 #include "multihead/kernels/attention/engines/tile_vectors-inl.h"

@@ -62,7 +62,7 @@ struct TileScores {
 };
 void tile_scores(const TileChunk& chunk, const TileScores& of, TileUnit unit);
 
-/// What exponentials are made of: the factor of scores, a shift per row; masks [pair][32 rows] of 32 keys, or
+/// The arguments of exponentials: the factor of scores, a shift per row; masks [pair][32 rows] of 32 keys, or
 /// null: which ones are seen, and which of their probabilities are kept.
 struct TileSoftmax {
   bool natural = false;  ///< 2^((s - shift) factor), for scores that score terms have made

@@ -1,4 +1,4 @@
-// What both directions do with a tile of queries and a block of keys, compiled once for both.
+// Both directions do this with a tile of queries and a block of keys, compiled once for both.
 #include <cstdint>
 
 #undef HWY_TARGET_INCLUDE

@@ -270,7 +270,7 @@ bool WriteRows(const float* rows, int64_t count, int64_t dim, int64_t columns, f
   return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
-// What a query or key gradient is multiplied by at the end.
+// The factor of a query or key gradient at the end.
 float GradientScale(const BackwardCall& call) {
   return call.gradient.partial ? 1.0f : static_cast<float>(call.forward.p->scale);
 }

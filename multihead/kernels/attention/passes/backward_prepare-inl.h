@@ -1,4 +1,4 @@
-// What the backward pass needs of a tile of queries, once per head: packed and staged rows, log-sum-exps, ⟨O,
+// The backward pass's data of a tile of queries, once per head: packed and staged rows, log-sum-exps, ⟨O,
 // dO⟩.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_PASSES_BACKWARD_PREPARE_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -123,7 +123,7 @@ TEST(GgufVocabularyTest, WhatTheFormatCannotExpressIsRefused) {
   EXPECT_THROW(gguf_vocabulary(Tokenizer::train_unigram(kText, {.vocab_size = 40}), 60), ValueError);
 }
 
-// What comes back from a file with these metadata.
+// The vocabulary that is read from a file with these metadata.
 class GgufTokenizerTest : public ::testing::Test {
  protected:
   Tokenizer read(const io::GgufMetadata& metadata) const {
