@@ -4,7 +4,7 @@
 #include <string_view>
 
 #define MULTIHEAD_VERSION_MAJOR 0
-#define MULTIHEAD_VERSION_MINOR 1
+#define MULTIHEAD_VERSION_MINOR 2
 #define MULTIHEAD_VERSION_PATCH 0
 
 namespace multihead {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
+#include <vector>
 
 namespace multihead {
 namespace {
@@ -13,6 +15,19 @@ TEST(VersionTest, LinkedLibraryMatchesTheHeader) {
                                std::to_string(MULTIHEAD_VERSION_MINOR) + "." +
                                std::to_string(MULTIHEAD_VERSION_PATCH);
   EXPECT_EQ(version(), expected);
+}
+
+// The command line and Python print version(), CMake and pip read the header.
+TEST(VersionTest, TheChangelogHasThisReleaseBelowWhatIsUnreleased) {
+  std::ifstream file(MULTIHEAD_SOURCE_DIR "/CHANGELOG.md");
+  std::vector<std::string> headings;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) headings.push_back(line);
+  }
+  ASSERT_GE(headings.size(), 2U);
+  EXPECT_EQ(headings[0], "## [Unreleased]");
+  const std::string release = "## [" + std::string(version()) + "] - ";
+  EXPECT_EQ(headings[1].substr(0, release.size()), release);
 }
 
 TEST(VersionTest, GitHashNamesACommitOfTheCheckout) {
