@@ -44,6 +44,8 @@
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/norm.h"
+#include "multihead/ops/operators.h"
+#include "multihead/ops/reduce.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"

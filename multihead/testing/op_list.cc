@@ -14,6 +14,7 @@
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/norm.h"
+#include "multihead/ops/reduce.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
@@ -68,6 +69,18 @@ void sum_cases(List& list) {
   list.one("sum", "keep axis", [](const Inputs& x) { return mul(sum(x[0], 1, true), x[0]); },
            {list.normal({2, 3})});
   list.one("mean", "", [](const Inputs& x) { return square(mean(x[0])); }, {list.normal({3, 5})});
+  list.one("mean", "axes",
+           [](const Inputs& x) {
+             return square(mean(x[0], {0, -1}));
+           },
+           {list.normal({2, 3, 5})});
+  list.one("max", "axes",
+           [](const Inputs& x) {
+             return square(max(x[0], {2, 0}, true));
+           },
+           {list.normal({2, 3, 5})});
+  list.one("min", "one axis of a view", [](const Inputs& x) { return square(min(transpose(x[0], 0, 1), 0)); },
+           {list.normal({3, 5})});
   list.one("sum_to", "",
            [](const Inputs& x) {
              return square(sum_to(x[0], {3, 1}));
