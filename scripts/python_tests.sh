@@ -13,6 +13,6 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1 CXX=${CXX:-c++}
 if [[ ${1:-} == --all ]]; then
   "$python" -m pip install --quiet '.[test]'
 else
-  "$python" -m pip install --quiet . pytest pytest-xdist ml_dtypes matplotlib
+  "$python" -m pip install --quiet . pytest pytest-xdist ml_dtypes matplotlib mypy
 fi
 "$python" -m pytest -q -n "$(nproc)" --dist loadfile python/tests

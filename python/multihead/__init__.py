@@ -5,11 +5,13 @@ possible, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tenso
 """
 
 from . import _core  # before anything that imports NumPy: it refuses subinterpreters
-from . import _copies, _parts, _subclasses, _tensor_numpy
+from . import _copies, _parts, _printing, _subclasses, _tensor_methods, _tensor_numpy
 
 _copies.install()
 _parts.install()
+_printing.install()
 _subclasses.install()
+_tensor_methods.install()
 _tensor_numpy.install()
 
 from ._core import (  # noqa: E402
@@ -35,6 +37,8 @@ from ._core import (  # noqa: E402
     add_rms_norm,
     add_scalar,
     alibi_slopes,
+    argmax,
+    argmin,
     attention,
     attention_composed,
     attention_packed,
@@ -77,9 +81,11 @@ from ._core import (  # noqa: E402
     masked_scores,
     masked_softmax,
     matmul,
+    max,
     mean,
     memory_stats,
     merge_attention,
+    min,
     missing_threads,
     mul,
     neg,
@@ -121,12 +127,13 @@ from ._core import (  # noqa: E402
 from ._core import __version__
 from . import distributed, io, lens, models, nn, optim, text, train
 from ._trace import mask_mod, score_mod
+from .generate import TextGenerator
 from .embed import CrossEncoder, ImageClassifier, SentenceEncoder, TokenClassifier
 from .models import AutoModel
 from .io import load_safetensors, save_safetensors
 from .nn import masked_X
 from .onnx import onnx_attention, rms_normalization, rotary_embedding
-from .text import Tokenizer
+from .text import AutoTokenizer, Tokenizer
 from .train import (
     train_classifier,
     train_embedder,
@@ -136,7 +143,7 @@ from .train import (
 )
 from .view import AttentionPage, AttentionView, attend
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("onnx", "view")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("generate", "onnx", "view")]
 
 
 def __getattr__(name):

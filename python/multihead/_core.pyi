@@ -1,6 +1,10 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import os
-from typing import overload
+from typing import Any, Literal, overload
+
+from typing_extensions import Self
+
+from ._types import ArrayLike, DTypeLike, Index, ShapeLike
 
 import numpy
 
@@ -49,13 +53,18 @@ def isa() -> str:
 def cpu_name() -> str:
     """The CPU's name."""
 
-def memory_stats() -> dict:
+def memory_stats() -> dict[str, Any]:
     """Current and peak bytes of tensors, and free bytes kept for reuse."""
 
 def release_cached_memory() -> None:
     """Returns cached memory to the system."""
 
 def is_recording() -> bool: ...
+
+def refuse_while_tracing(x: Tensor) -> None:
+    """
+    Raises TypeError if the tensor requires a gradient and a function is traced.
+    """
 
 def has_tape() -> bool: ...
 
@@ -71,11 +80,160 @@ class Tensor:
     Create one with multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its memory.
     """
 
-    @property
-    def shape(self) -> tuple: ...
+    def __lt__(self, other: Any) -> Tensor: ...
+
+    def __le__(self, other: Any) -> Tensor: ...
+
+    def __gt__(self, other: Any) -> Tensor: ...
+
+    def __ge__(self, other: Any) -> Tensor: ...
+
+    def __eq__(self, other: Any) -> Tensor: ...  # type: ignore[override]
+
+    def __ne__(self, other: Any) -> Tensor: ...  # type: ignore[override]
+
+    def __floordiv__(self, other: Any) -> Tensor: ...
+
+    def __rfloordiv__(self, other: Any) -> Tensor: ...
+
+    def __mod__(self, other: Any) -> Tensor: ...
+
+    def __rmod__(self, other: Any) -> Tensor: ...
+
+    def __and__(self, other: Any) -> Tensor: ...
+
+    def __rand__(self, other: Any) -> Tensor: ...
+
+    def __or__(self, other: Any) -> Tensor: ...
+
+    def __ror__(self, other: Any) -> Tensor: ...
+
+    def __xor__(self, other: Any) -> Tensor: ...
+
+    def __rxor__(self, other: Any) -> Tensor: ...
+
+    def __lshift__(self, other: Any) -> Tensor: ...
+
+    def __rlshift__(self, other: Any) -> Tensor: ...
+
+    def __rshift__(self, other: Any) -> Tensor: ...
+
+    def __rrshift__(self, other: Any) -> Tensor: ...
+
+    def __invert__(self) -> Tensor: ...
+
+    def __pos__(self) -> Tensor: ...
+
+    def __pow__(self, power: Any) -> Tensor: ...
+
+    def __rpow__(self, base: Any) -> Tensor: ...
+
+    def __bool__(self) -> bool: ...
+
+    def __int__(self) -> int: ...
+
+    def __index__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Tensor]: ...
+
+    def __contains__(self, value: Any) -> bool: ...
+
+    def __format__(self, spec: str) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+    def __str__(self) -> str: ...
+
+    def __setitem__(self, key: Index, value: ArrayLike) -> None: ...
+
+    def __copy__(self) -> Tensor: ...
 
     @property
-    def strides(self) -> tuple:
+    def T(self) -> Tensor:
+        """The transpose of a matrix."""
+
+    @property
+    def mT(self) -> Tensor:
+        """With the last two axes swapped."""
+
+    @property
+    def device(self) -> str: ...
+
+    def sum(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Over one axis, several, or all."""
+
+    def mean(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Over one axis, several, or all."""
+
+    def max(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Over one axis, several, or all; equal elements share the gradient."""
+
+    def min(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Over one axis, several, or all; equal elements share the gradient."""
+
+    def var(self, axis: int | Sequence[int] | None=None, keepdims: bool=False, correction: float=0) -> Tensor:
+        """Variance; correction=1 divides by one less than the count."""
+
+    def std(self, axis: int | Sequence[int] | None=None, keepdims: bool=False, correction: float=0) -> Tensor:
+        """The square root of var()."""
+
+    def prod(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Product, without a gradient."""
+
+    def argmax(self, axis: int | None=None, keepdims: bool=False) -> Tensor:
+        """Where the first largest element is, int64: along an axis, or in the flattened tensor."""
+
+    def argmin(self, axis: int | None=None, keepdims: bool=False) -> Tensor:
+        """Where the first smallest element is, int64: along an axis, or in the flattened tensor."""
+
+    def all(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Whether all elements are true."""
+
+    def any(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
+        """Whether one element is true."""
+
+    def permute(self, *axes: int) -> Tensor:
+        """View whose axis i is axes[i] of this tensor."""
+
+    def squeeze(self, axis: int | Sequence[int] | None=None) -> Tensor:
+        """View without these axes of size 1, or without all such."""
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        """View with a new axis of size 1."""
+
+    def flatten(self, start: int=0, end: int=-1) -> Tensor:
+        """With the axes from start to end, all by default, as one."""
+
+    def copy(self) -> Tensor:
+        """A row-major copy. Differentiable."""
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """As to()."""
+
+    def exp(self) -> Tensor: ...
+
+    def log(self) -> Tensor: ...
+
+    def sqrt(self) -> Tensor: ...
+
+    def square(self) -> Tensor: ...
+
+    def tanh(self) -> Tensor: ...
+
+    def sigmoid(self) -> Tensor: ...
+
+    def relu(self) -> Tensor: ...
+
+    def softmax(self, axis: int = -1) -> Tensor: ...
+
+    def log_softmax(self, axis: int = -1) -> Tensor: ...
+
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> tuple[int, ...]:
         """In elements."""
 
     @property
@@ -103,46 +261,44 @@ class Tensor:
 
     def __len__(self) -> int: ...
 
-    def __repr__(self) -> str: ...
-
-    def __getitem__(self, key: object, /) -> Tensor: ...
+    def __getitem__(self, key: Index, /) -> Tensor: ...
 
     def numpy(self) -> numpy.ndarray:
         """A NumPy array over the same memory (a copy for bfloat16)."""
 
-    def __array__(self, dtype: object | None = None, copy: object | None = None) -> object: ...
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Any: ...
 
-    def __dlpack__(self, **kwargs) -> object:
+    def __dlpack__(self, **kwargs: Any) -> Any:
         """A DLPack capsule that shares the memory."""
 
-    def __dlpack_device__(self) -> tuple: ...
+    def __dlpack_device__(self) -> tuple[int, ...]: ...
 
-    def tolist(self) -> object: ...
+    def tolist(self) -> Any: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Tensor:
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Tensor:
         """
         A leaf of its own; what shares memory in one deepcopy shares it in the copy.
         """
 
-    def __add__(self, other: object) -> object: ...
+    def __add__(self, other: ArrayLike) -> Tensor: ...
 
-    def __radd__(self, other: object) -> object: ...
+    def __radd__(self, other: ArrayLike) -> Tensor: ...
 
-    def __sub__(self, other: object) -> object: ...
+    def __sub__(self, other: ArrayLike) -> Tensor: ...
 
-    def __rsub__(self, other: object) -> object: ...
+    def __rsub__(self, other: ArrayLike) -> Tensor: ...
 
-    def __mul__(self, other: object) -> object: ...
+    def __mul__(self, other: ArrayLike) -> Tensor: ...
 
-    def __rmul__(self, other: object) -> object: ...
+    def __rmul__(self, other: ArrayLike) -> Tensor: ...
 
-    def __truediv__(self, other: object) -> object: ...
+    def __truediv__(self, other: ArrayLike) -> Tensor: ...
 
-    def __rtruediv__(self, other: object) -> object: ...
+    def __rtruediv__(self, other: ArrayLike) -> Tensor: ...
 
-    def __matmul__(self, other: object) -> object: ...
+    def __matmul__(self, other: ArrayLike) -> Tensor: ...
 
-    def __rmatmul__(self, other: object) -> object: ...
+    def __rmatmul__(self, other: ArrayLike) -> Tensor: ...
 
     def __neg__(self) -> Tensor: ...
 
@@ -164,9 +320,9 @@ class Tensor:
         """None until Tape.backward() has reached this tensor."""
 
     @grad.setter
-    def grad(self, value: object | None) -> None: ...
+    def grad(self, value: Any | None) -> None: ...
 
-    def reshape(self, *args) -> Tensor:
+    def reshape(self, *args: Any) -> Tensor:
         """
         The same elements in another shape; one size may be -1. A view if the strides allow it.
         """
@@ -174,32 +330,32 @@ class Tensor:
     def transpose(self, a: int, b: int) -> Tensor:
         """View with two axes swapped."""
 
-    def expand(self, shape: object) -> Tensor:
+    def expand(self, shape: ShapeLike) -> Tensor:
         """View with axes of size 1 repeated."""
 
     def contiguous(self) -> Tensor: ...
 
     def clone(self) -> Tensor:
-        """Row-major copy without gradient."""
+        """A row-major copy. Differentiable."""
 
     def detach(self) -> Tensor:
         """Same memory, no gradient."""
 
-    def to(self, dtype: object) -> Tensor:
+    def to(self, dtype: DTypeLike) -> Tensor:
         """
         Converted copy, or this tensor if it already has the dtype. Differentiable.
         """
 
-def tensor(data: object | None, *, dtype: object | None = None, requires_grad: bool = False) -> Tensor:
+def tensor(data: ArrayLike | None, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """
     A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; a
     copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.
     """
 
-def zeros(shape: object, dtype: object = 'float32') -> Tensor:
+def zeros(shape: ShapeLike, dtype: DTypeLike = 'float32') -> Tensor:
     """A new Tensor filled with one number."""
 
-def ones(shape: object, dtype: object = 'float32') -> Tensor:
+def ones(shape: ShapeLike, dtype: DTypeLike = 'float32') -> Tensor:
     """A new Tensor filled with one number."""
 
 class Rng:
@@ -217,10 +373,10 @@ class Rng:
 
     def __repr__(self) -> str: ...
 
-def rand(shape: object, rng: Rng, dtype: object = 'float32') -> Tensor:
+def rand(shape: ShapeLike, rng: Rng, dtype: DTypeLike = 'float32') -> Tensor:
     """Uniform numbers in [0, 1)."""
 
-def randn(shape: object, rng: Rng, dtype: object = 'float32') -> Tensor:
+def randn(shape: ShapeLike, rng: Rng, dtype: DTypeLike = 'float32') -> Tensor:
     """Normal numbers."""
 
 class Tape:
@@ -236,11 +392,11 @@ class Tape:
 
     def __enter__(self) -> Tape: ...
 
-    def __exit__(self, *args) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
 
     def __len__(self) -> int: ...
 
-    def backward(self, loss: Tensor, seed: object | None = None) -> None:
+    def backward(self, loss: Tensor, seed: ArrayLike | None = None) -> None:
         """
         Accumulates d(sum(seed * loss))/d(leaf) into leaf.grad of every leaf and clears the tape.
         """
@@ -250,105 +406,125 @@ class NoTape:
 
     def __init__(self) -> None: ...
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> Self: ...
 
-    def __exit__(self, *args) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
 
 class autocast:
     """
     Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: linear, matmul and attention in bf16 (dtype "float32": off), norms, softmax and losses in f32. Weights and gradients stay f32.
     """
 
-    def __init__(self, dtype: object = 'bfloat16') -> None: ...
+    def __init__(self, dtype: DTypeLike = 'bfloat16') -> None: ...
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> Self: ...
 
-    def __exit__(self, *args) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
 
-def relu(x: object) -> Tensor:
+def relu(x: ArrayLike) -> Tensor:
     """max(x, 0)"""
 
-def gelu(x: object) -> Tensor:
+def gelu(x: ArrayLike) -> Tensor:
     """x * Phi(x)"""
 
-def gelu_tanh(x: object) -> Tensor:
+def gelu_tanh(x: ArrayLike) -> Tensor:
     """GELU, tanh approximation"""
 
-def silu(x: object) -> Tensor:
+def silu(x: ArrayLike) -> Tensor:
     """x * sigmoid(x)"""
 
-def neg(x: object) -> Tensor:
+def neg(x: ArrayLike) -> Tensor:
     """-x"""
 
-def exp(x: object) -> Tensor:
+def exp(x: ArrayLike) -> Tensor:
     """e^x"""
 
-def log(x: object) -> Tensor:
+def log(x: ArrayLike) -> Tensor:
     """Natural logarithm"""
 
-def sqrt(x: object) -> Tensor:
+def sqrt(x: ArrayLike) -> Tensor:
     """Square root"""
 
-def tanh(x: object) -> Tensor:
+def tanh(x: ArrayLike) -> Tensor:
     """Hyperbolic tangent"""
 
-def sigmoid(x: object) -> Tensor:
+def sigmoid(x: ArrayLike) -> Tensor:
     """1 / (1 + e^-x)"""
 
-def square(x: object) -> Tensor:
+def square(x: ArrayLike) -> Tensor:
     """x * x"""
 
-def mean(x: object) -> Tensor:
-    """Mean of all elements, shape ()"""
-
-def add(a: object, b: object) -> Tensor:
+def add(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a + b; shapes broadcast as in NumPy"""
 
-def sub(a: object, b: object) -> Tensor:
+def sub(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a - b; shapes broadcast as in NumPy"""
 
-def mul(a: object, b: object) -> Tensor:
+def mul(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a * b; shapes broadcast as in NumPy"""
 
-def div(a: object, b: object) -> Tensor:
+def div(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a / b; shapes broadcast as in NumPy"""
 
-def matmul(a: object, b: object) -> Tensor:
+def matmul(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n]"""
 
-def sum(x: object, axis: object | None = None, keep_axis: bool = False) -> Tensor:
-    """Sum of all elements, or over one axis."""
+def sum(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Sum over one axis, several, or all."""
 
-def where(mask: object, a: object, b: object) -> Tensor:
+def mean(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Mean over one axis, several, or all."""
+
+def max(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """
+    Largest element over one axis, several, or all; equal ones share the gradient.
+    """
+
+def min(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """
+    Smallest element over one axis, several, or all; equal ones share the gradient.
+    """
+
+def argmax(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """
+    Where the first largest element is: along an axis, or in the flattened tensor.
+    """
+
+def argmin(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """
+    Where the first smallest element is: along an axis, or in the flattened tensor.
+    """
+
+def where(mask: ArrayLike, a: ArrayLike, b: ArrayLike) -> Tensor:
     """mask ? a : b; mask is bool, all three broadcast together."""
 
-def concat(parts: Sequence, axis: int) -> Tensor:
+def concat(parts: Sequence[Any], axis: int) -> Tensor:
     """Copy of the parts, concatenated."""
 
-def linear(x: object, weight: object, bias: object | None = None, *, activation: str = 'none', residual: object | None = None) -> Tensor:
+def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, *, activation: str = 'none', residual: ArrayLike | None = None) -> Tensor:
     """
     activation(x @ weight.T + bias) + residual: x [..., in], weight [out, in] -> [..., out].
     """
 
-def softmax(x: object, axis: int = -1) -> Tensor:
+def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """Softmax along one axis; rows of -inf give zeros."""
 
-def log_softmax(x: object, axis: int = -1) -> Tensor:
+def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """Logarithm of the softmax."""
 
-def layer_norm(x: object, weight: object | None = None, bias: object | None = None, eps: float = 1e-05) -> Tensor:
+def layer_norm(x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-05) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis."""
 
-def rms_norm(x: object, weight: object | None = None, eps: float = 1e-06) -> Tensor:
+def rms_norm(x: ArrayLike, weight: ArrayLike | None = None, eps: float = 1e-06) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
 
-def embedding(weight: object, ids: object) -> Tensor:
+def embedding(weight: ArrayLike, ids: Sequence[int] | ArrayLike) -> Tensor:
     """Looks up rows of weight [V, E]: ids [...] -> [..., E]."""
 
-def dropout(x: object, p: float, rng: Rng | None = None) -> Tensor:
+def dropout(x: ArrayLike, p: float, rng: Rng | None = None) -> Tensor:
     """Active if and only if rng is given."""
 
-def cross_entropy(logits: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
+def cross_entropy(logits: ArrayLike, targets: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
     """Cross-entropy from logits [..., V] and targets [...]."""
 
 class RotaryScaling:
@@ -418,7 +594,7 @@ class RotaryScaling:
 class RotaryTable:
     """Cosines and sines of rotary angles."""
 
-    def __init__(self, cos: object, sin: object, layout: str = 'halves') -> None: ...
+    def __init__(self, cos: ArrayLike, sin: ArrayLike, layout: str = 'halves') -> None: ...
 
     @property
     def cos(self) -> Tensor: ...
@@ -429,44 +605,44 @@ class RotaryTable:
     @property
     def layout(self) -> str: ...
 
-def rotary_table(length: int, rotary_dim: int, starts: object = 0, base: float = 10000.0, layout: str = 'halves', scaling: RotaryScaling | None = None) -> RotaryTable:
+def rotary_table(length: int, rotary_dim: int, starts: ArrayLike = 0, base: float = 10000.0, layout: str = 'halves', scaling: RotaryScaling | None = None) -> RotaryTable:
     """
     Angles position * base^(-2k/R), scaled, for positions start, start + 1, ...
     """
 
-def rotary(x: object, table: RotaryTable, heads: int = -1) -> Tensor:
+def rotary(x: ArrayLike, table: RotaryTable, heads: int = -1) -> Tensor:
     """Rotates the first R dimensions of x [B, T, N, D]."""
 
-def activate(x: object, activation: str) -> Tensor:
+def activate(x: ArrayLike, activation: str) -> Tensor:
     """Elementwise 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu'."""
 
-def gated(gate: object, up: object, activation: str) -> Tensor:
+def gated(gate: ArrayLike, up: ArrayLike, activation: str) -> Tensor:
     """activation(gate) * up, both of one shape: SwiGLU with 'silu'."""
 
-def glu(x: object, activation: str) -> Tensor:
+def glu(x: ArrayLike, activation: str) -> Tensor:
     """
     activation(gate) * up, the halves of the last axis: x [..., 2F] -> [..., F].
     """
 
-def activate_dropout(x: object, activation: str, p: float, rng: Rng | None = None) -> Tensor:
+def activate_dropout(x: ArrayLike, activation: str, p: float, rng: Rng | None = None) -> Tensor:
     """dropout(activate(x)) in one pass; active if and only if rng is given."""
 
-def add_dropout(residual: object, x: object, p: float, rng: Rng | None = None) -> Tensor:
+def add_dropout(residual: ArrayLike, x: ArrayLike, p: float, rng: Rng | None = None) -> Tensor:
     """
     residual + dropout(x) in one pass, both of one shape; active if and only if rng is given.
     """
 
-def add_layer_norm(x: object, residual: object, weight: object | None = None, bias: object | None = None, eps: float = 1e-05) -> tuple:
+def add_layer_norm(x: ArrayLike, residual: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-05) -> tuple[Tensor, Tensor]:
     """
     (x + residual, layer_norm(x + residual)) in one pass: x, residual [..., D], weight, bias [D].
     """
 
-def add_rms_norm(x: object, residual: object, weight: object | None = None, eps: float = 1e-06) -> tuple:
+def add_rms_norm(x: ArrayLike, residual: ArrayLike, weight: ArrayLike | None = None, eps: float = 1e-06) -> tuple[Tensor, Tensor]:
     """
     (x + residual, rms_norm(x + residual)) in one pass: x, residual [..., D], weight [D].
     """
 
-def linear_cross_entropy(x: object, weight: object, targets: object, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
+def linear_cross_entropy(x: ArrayLike, weight: ArrayLike, targets: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
     """
     cross_entropy(x @ weight.T, targets) without storing all logits: x [..., E], weight [V, E],
     targets [...]; reduction 'mean' or 'sum'.
@@ -478,43 +654,43 @@ def rotary_frequencies(rotary_dim: int, base: float = 10000.0, scaling: RotarySc
 def rotary_amplitude(scaling: RotaryScaling) -> float:
     """The factor of sines and cosines under a scaling."""
 
-def scale(x: object, factor: float) -> Tensor:
+def scale(x: ArrayLike, factor: float) -> Tensor:
     """x * factor"""
 
-def add_scalar(x: object, value: float) -> Tensor:
+def add_scalar(x: ArrayLike, value: float) -> Tensor:
     """x + value"""
 
-def reshape(x: object, shape: object) -> Tensor:
+def reshape(x: ArrayLike, shape: ShapeLike) -> Tensor:
     """The same elements in another shape; one size may be -1."""
 
-def transpose(x: object, a: int, b: int) -> Tensor:
+def transpose(x: ArrayLike, a: int, b: int) -> Tensor:
     """View with two axes swapped."""
 
-def permute(x: object, axes: Sequence[int]) -> Tensor:
+def permute(x: ArrayLike, axes: Sequence[int]) -> Tensor:
     """View whose axis i is x's axis axes[i]."""
 
-def slice(x: object, axis: int, begin: int, end: int) -> Tensor:
+def slice(x: ArrayLike, axis: int, begin: int, end: int) -> Tensor:
     """View of the elements [begin, end) of one axis."""
 
-def split(x: object, sizes: Sequence[int], axis: int) -> list[Tensor]:
+def split(x: ArrayLike, sizes: Sequence[int], axis: int) -> list[Tensor]:
     """Consecutive views of these sizes along one axis."""
 
-def expand(x: object, shape: object) -> Tensor:
+def expand(x: ArrayLike, shape: ShapeLike) -> Tensor:
     """View with axes of size 1 repeated."""
 
-def contiguous(x: object) -> Tensor:
+def contiguous(x: ArrayLike) -> Tensor:
     """Row-major: x itself or a copy."""
 
-def cast(x: object, dtype: object) -> Tensor:
+def cast(x: ArrayLike, dtype: DTypeLike) -> Tensor:
     """x in another dtype, with a gradient."""
 
-def masked_scores(scores: object, valid_lens: object, value: float = -1000000.0) -> Tensor:
+def masked_scores(scores: ArrayLike, valid_lens: ArrayLike, value: float = -1000000.0) -> Tensor:
     """
     scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on, in a new tensor. Not needed for attention:
     mask=mh.lengths(valid_lens) excludes them.
     """
 
-def masked_softmax(scores: object, valid_lens: object) -> Tensor:
+def masked_softmax(scores: ArrayLike, valid_lens: ArrayLike) -> Tensor:
     """
     Softmax of scores [B, Tq, Tk] over the keys before valid_lens [B] or [B, Tq]; 0 beyond them, and everywhere if the
     length is 0.
@@ -531,62 +707,62 @@ class Mask:
 
     def __bool__(self) -> bool: ...
 
-    def __reduce__(self) -> tuple: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-def mask_of(recipes: Sequence) -> Mask:
+def mask_of(recipes: Sequence[Any]) -> Mask:
     """
     The Mask of (function of this module, its arguments, number of the part) for each part.
     """
 
-def program_mask(program: ScoreProgram, align: object = 'end') -> Mask:
+def program_mask(program: ScoreProgram, align: str | int | Sequence[int] = 'end') -> Mask:
     """
     The Mask of pairs for which the function is true. align: of the positions, as in causal().
     """
 
-def keep(flags: object) -> Mask:
+def keep(flags: ArrayLike) -> Mask:
     """True = may attend; bool, broadcast right-aligned to [B, H, Tq, Tk]."""
 
-def drop(flags: object) -> Mask:
+def drop(flags: ArrayLike) -> Mask:
     """
     True = may not attend; bool, broadcast right-aligned to [B, H, Tq, Tk].
     """
 
-def lengths(valid_lens: object) -> Mask:
+def lengths(valid_lens: ArrayLike) -> Mask:
     """Keys j < valid_lens: integers [B] per sample or [B, Tq] per query."""
 
-def query_lengths(valid_lens: object) -> Mask:
+def query_lengths(valid_lens: ArrayLike) -> Mask:
     """Queries i < valid_lens [B]; later rows are empty."""
 
-def from_labml_mask(mask: object) -> Mask:
+def from_labml_mask(mask: ArrayLike) -> Mask:
     """[Tq or 1, Tk, B or 1], every non-zero element may attend."""
 
-def from_torch_mha_mask(mask: object) -> Mask:
+def from_torch_mha_mask(mask: ArrayLike) -> Mask:
     """attn_mask of torch.nn.MultiheadAttention: True may NOT attend."""
 
-def from_torch_key_padding_mask(mask: object) -> Mask:
+def from_torch_key_padding_mask(mask: ArrayLike) -> Mask:
     """bool [B, Tk]: True is padding."""
 
-def from_torch_sdpa_mask(mask: object) -> Mask:
+def from_torch_sdpa_mask(mask: ArrayLike) -> Mask:
     """attn_mask of scaled_dot_product_attention: True may attend."""
 
-def causal(align: object = 'end') -> Mask:
+def causal(align: str | int | Sequence[int] = 'end') -> Mask:
     """
     Query i sees keys j <= i + offset. align: 'end' (the last query sees the last key), 'start', an offset, or
     one offset per sample.
     """
 
-def window(left: int, right: int, align: object = 'end') -> Mask:
+def window(left: int, right: int, align: str | int | Sequence[int] = 'end') -> Mask:
     """
     Keys from left before to right after the diagonal; -1 leaves a side open.
     """
 
-def prefix(length: object, align: object = 'end') -> Mask:
+def prefix(length: ArrayLike, align: str | int | Sequence[int] = 'end') -> Mask:
     """Causal, except that everybody sees the first keys."""
 
-def documents(query_ids: object, key_ids: object | None = None) -> Mask:
+def documents(query_ids: ArrayLike, key_ids: ArrayLike | None = None) -> Mask:
     """Query and key of the same document: integer ids [T] or [B, T]."""
 
-def blocks(flags: object, query_block: int, key_block: int) -> Mask:
+def blocks(flags: ArrayLike, query_block: int, key_block: int) -> Mask:
     """Block-sparse: bool flags select the allowed blocks."""
 
 def alibi_slopes(num_heads: int) -> Tensor:
@@ -625,9 +801,9 @@ class AttentionCapture:
     @property
     def query_rows(self) -> list[int]: ...
 
-    def __reduce__(self) -> tuple: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-def capture_of(wanted: dict, captured: dict) -> object:
+def capture_of(wanted: dict[Any, Any], captured: dict[Any, Any]) -> Any:
     """An AttentionCapture by its keyword arguments, with what it captured."""
 
 def attention_profile(name: str, embed_dim: int = 0) -> str:
@@ -635,7 +811,10 @@ def attention_profile(name: str, embed_dim: int = 0) -> str:
     The rule of 'labml', 'blog', 'lecture', 'd2l', 'torch_mha', 'torch_sdpa' or 'onnx' as text.
     """
 
-def attention(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+@overload
+def attention(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[False] = False, allow_binary_bias: bool = False) -> Any: ...
+@overload
+def attention(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[True], allow_binary_bias: bool = False) -> tuple[Tensor, Tensor]:
     """
     softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ value.
 
@@ -655,37 +834,37 @@ def attention(query: object | None, key: object | None, value: object | None, *,
     Raises    ShapeError, DtypeError, ValueError
     """
 
-def attention_packed(qkv: object, num_heads: int, num_kv_heads: int = 0, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+def attention_packed(qkv: ArrayLike, num_heads: int, num_kv_heads: int = 0, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without copies;
     otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def attention_ragged(query: object | None, key: object | None, value: object | None, cu_seqlens_q: object, cu_seqlens_k: object, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+def attention_ragged(query: ArrayLike | None, key: Index | None, value: Any | None, cu_seqlens_q: ArrayLike, cu_seqlens_k: ArrayLike, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
     Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
     the others. The log-sum-exp is [H, N]; otherwise as attention().
     """
 
-def attention_composed(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+def attention_composed(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
     """
 
-def merge_attention(a_out: object, a_lse: object, b_out: object, b_lse: object) -> tuple:
+def merge_attention(a_out: ArrayLike, a_lse: ArrayLike, b_out: ArrayLike, b_lse: ArrayLike) -> tuple[Tensor, Tensor]:
     """
     (out [..., Dv], lse [...]) of attention over the union of two disjoint key sets, from those of each (return_lse).
     float32 or float64; a sink counts in one of the two. Gradient: all four.
     """
 
-def explain(query: object | None, key: object | None, value: object | None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+def explain(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
     """
 
-def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: object = 'float32', *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: DTypeLike = 'float32', *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     explain() from sizes, before any memory is taken: query [batch, heads, queries, head_dim], key [batch, kv_heads,
     keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
@@ -703,7 +882,7 @@ class ScoreProgram:
         integer beyond 32 bits.
         """
 
-    def differentiate(self, scores: object, d_results: object) -> tuple:
+    def differentiate(self, scores: ArrayLike, d_results: ArrayLike) -> tuple[Any, ...]:
         """
         (results, gradients of scores, those of captured tensors one after another) of scores [B, H, Tk, Tq].
         """
@@ -718,11 +897,11 @@ class ScoreProgram:
 
     def __len__(self) -> int: ...
 
-    def mask(self) -> object:
+    def mask(self) -> Mask:
         """program_mask() of this program."""
 
     @property
-    def instructions(self) -> list:
+    def instructions(self) -> list[Any]:
         """As score_program() takes them."""
 
     @property
@@ -730,20 +909,20 @@ class ScoreProgram:
         """The captured tensors; those that learn as they are."""
 
     @property
-    def learnt(self) -> list: ...
+    def learnt(self) -> list[Any]: ...
 
-def score_program(code: Sequence, tables: Sequence, learnt: Sequence) -> ScoreProgram: ...
+def score_program(code: Sequence[Any], tables: Sequence[Any], learnt: Sequence[Any]) -> ScoreProgram: ...
 
 class TorchCall:
     """State saved by a forward for its backward."""
 
-def torch_forward(query: object, key: object, value: object, keep: object | None = None, bias: object | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: object | None = None, score_mod: object | None = None, who: str = 'scaled_dot_product_attention') -> tuple: ...
+def torch_forward(query: ArrayLike, key: Index, value: Any, keep: ArrayLike | None = None, bias: ArrayLike | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: ArrayLike | None = None, score_mod: ArrayLike | None = None, who: str = 'scaled_dot_product_attention') -> tuple[Any, ...]: ...
 
-def use_exchange_of(tensor_type: object) -> None: ...
+def use_exchange_of(tensor_type: Callable[..., Any]) -> None: ...
 
 def use_openmp_of(library: str) -> bool: ...
 
-def torch_backward(call: TorchCall, d_out: object, d_lse: object | None, query: object, key: object, value: object, out: object, want_query: bool, want_key: bool, want_value: bool, want_bias: bool, want_captured: bool = False) -> tuple: ...
+def torch_backward(call: TorchCall, d_out: ArrayLike, d_lse: ArrayLike | None, query: ArrayLike, key: Index, value: Any, out: ArrayLike, want_query: bool, want_key: bool, want_value: bool, want_bias: bool, want_captured: bool = False) -> tuple[Any, ...]: ...
 
 def manual_seed(seed: int) -> None:
     """Restarts the generator of modules that are made without rng."""
@@ -753,7 +932,7 @@ class Linear:
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, arg: object, /) -> Tensor: ...
+    def __call__(self, arg: Any, /) -> Tensor: ...
 
     @property
     def in_features(self) -> int: ...
@@ -767,25 +946,25 @@ class Linear:
     @property
     def bias(self) -> Tensor | None: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -796,9 +975,9 @@ class Linear:
 
     def __copy__(self) -> Linear: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Linear: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Linear: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -807,30 +986,30 @@ class Embedding:
 
     def __init__(self, count: int, embed_dim: int, *, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, arg: object, /) -> Tensor: ...
+    def __call__(self, arg: Any, /) -> Tensor: ...
 
     @property
     def weight(self) -> Tensor | None: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -841,9 +1020,9 @@ class Embedding:
 
     def __copy__(self) -> Embedding: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Embedding: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Embedding: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -852,7 +1031,7 @@ class Norm:
 
     def __init__(self, size: int, *, kind: str = 'layer', eps: float = 1e-05, bias: bool = True) -> None: ...
 
-    def __call__(self, arg: object, /) -> Tensor: ...
+    def __call__(self, arg: Any, /) -> Tensor: ...
 
     @property
     def weight(self) -> Tensor | None: ...
@@ -860,25 +1039,25 @@ class Norm:
     @property
     def bias(self) -> Tensor | None: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -889,9 +1068,9 @@ class Norm:
 
     def __copy__(self) -> Norm: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Norm: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Norm: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -900,7 +1079,7 @@ class FeedForward:
 
     def __init__(self, embed_dim: int, hidden_dim: int, *, activation: str = 'gelu', gated: bool = False, bias: bool = True, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, x: object, *, rng: Rng | None = None) -> Tensor: ...
+    def __call__(self, x: ArrayLike, *, rng: Rng | None = None) -> Tensor: ...
 
     @property
     def fc1(self) -> Linear: ...
@@ -908,25 +1087,25 @@ class FeedForward:
     @property
     def fc2(self) -> Linear: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -937,9 +1116,9 @@ class FeedForward:
 
     def __copy__(self) -> FeedForward: ...
 
-    def __deepcopy__(self, arg: dict, /) -> FeedForward: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> FeedForward: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -950,7 +1129,7 @@ class SinusoidalPositionalEncoding:
 
     def __init__(self, embed_dim: int, *, dropout_p: float = 0.0, layout: str = 'interleaved') -> None: ...
 
-    def __call__(self, x: object, starts: object = 0, rng: Rng | None = None) -> Tensor:
+    def __call__(self, x: ArrayLike, starts: ArrayLike = 0, rng: Rng | None = None) -> Tensor:
         """
         starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is given.
         """
@@ -968,25 +1147,25 @@ class RelativeBias:
     @property
     def weight(self) -> Tensor | None: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -997,9 +1176,9 @@ class RelativeBias:
 
     def __copy__(self) -> RelativeBias: ...
 
-    def __deepcopy__(self, arg: dict, /) -> RelativeBias: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> RelativeBias: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -1008,7 +1187,7 @@ def relative_buckets(count: int = 32, *, max_distance: int = 128, bidirectional:
     T5's bucket of key position - query position from -max_distance to max_distance: int64.
     """
 
-def position_ids(batch: int, length: int, starts: object = 0, limit: int | None = None) -> Tensor:
+def position_ids(batch: int, length: int, starts: ArrayLike = 0, limit: int | None = None) -> Tensor:
     """[B, T] position ids: row b counts from starts[b], up to `limit`."""
 
 def sinusoidal_positions(length: int, embed_dim: int, start: int = 0, layout: str = 'interleaved', base: float = 10000.0) -> Tensor:
@@ -1026,7 +1205,7 @@ class MultiHeadAttention:
 
     def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, query: object, key: object | None = None, value: object | None = None, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: object | None = None) -> Tensor:
+    def __call__(self, query: ArrayLike, key: Index | None = None, value: Any | None = None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: ArrayLike | None = None) -> Tensor:
         """
         key and value default to query and key. Dropout acts exactly when rng is given.
         """
@@ -1092,48 +1271,48 @@ class MultiHeadAttention:
     def scale(self) -> float:
         """What scores are multiplied by, 1/sqrt(head_dim) unless given."""
 
-    def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: object | None = None) -> DecodeState:
+    def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: DTypeLike | None = None) -> DecodeState:
         """
         A DecodeState of one layer with room for `capacity` tokens per row. window > 0: a ring for tokens that see that
         many keys.
         """
 
-    def decode(self, x: object, state: DecodeState, *, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rotary: RotaryTable | None = None) -> Tensor:
+    def decode(self, x: ArrayLike, state: DecodeState, *, counts: ArrayLike | None = None, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
         Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to themselves; then they
         join it: counts[b] of row b, all by default. Nothing is recorded.
         """
 
-    def project_memory(self, key: object, value: object | None = None) -> tuple[Tensor, Tensor]:
+    def project_memory(self, key: Index, value: Any | None = None) -> tuple[Tensor, Tensor]:
         """
         (keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.
         """
 
-    def attend(self, query: object, memory: tuple[Tensor, Tensor], *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None) -> Tensor:
+    def attend(self, query: ArrayLike, memory: tuple[Tensor, Tensor], *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None) -> Tensor:
         """
         Attention of query [B, Tq, query_dim] to a memory from project_memory(); each of its rows may be used by several
         consecutive rows of queries.
         """
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -1144,9 +1323,9 @@ class MultiHeadAttention:
 
     def __copy__(self) -> MultiHeadAttention: ...
 
-    def __deepcopy__(self, arg: dict, /) -> MultiHeadAttention: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> MultiHeadAttention: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -1162,7 +1341,7 @@ class TransformerLayer:
 
     def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, x: object, *, memory: object | None = None, memory_mask: object | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: object | None = None, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
+    def __call__(self, x: ArrayLike, *, memory: ArrayLike | None = None, memory_mask: Mask | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: ArrayLike | None = None, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
         The options of attention are the self-attention's. With a state, x attends to the state and, causally, to itself,
         and is appended to it: counts[b] tokens of row b, all by default.
@@ -1198,37 +1377,37 @@ class TransformerLayer:
     @property
     def linear2(self) -> Linear: ...
 
-    def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: object | None = None) -> DecodeState:
+    def make_state(self, batch: int, capacity: int, *, window: int = 0, dtype: DTypeLike | None = None) -> DecodeState:
         """
         A DecodeState of this layer with room for `capacity` tokens per row. window > 0: a ring for a sliding window of that many
         keys. With cross_attention use start().
         """
 
-    def start(self, memory: object, memory_lengths: object | None = None, *, capacity: int, dtype: object | None = None) -> DecodeState:
+    def start(self, memory: ArrayLike, memory_lengths: ArrayLike | None = None, *, capacity: int, dtype: DTypeLike | None = None) -> DecodeState:
         """
         A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, embed_dim] are
         computed once, here; row b has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
         """
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -1239,9 +1418,9 @@ class TransformerLayer:
 
     def __copy__(self) -> TransformerLayer: ...
 
-    def __deepcopy__(self, arg: dict, /) -> TransformerLayer: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> TransformerLayer: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -1252,7 +1431,7 @@ class TransformerEncoder:
 
     def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, num_layers: int = 6, final_norm: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, x: object, *, mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False) -> object:
+    def __call__(self, x: ArrayLike, *, mask: Mask | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, empty_row: str = 'zero', capture: bool = False) -> Any:
         """capture: (result, [weights of every layer, before dropout])."""
 
     @property
@@ -1261,25 +1440,25 @@ class TransformerEncoder:
     @property
     def norm(self) -> Norm: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -1290,9 +1469,9 @@ class TransformerEncoder:
 
     def __copy__(self) -> TransformerEncoder: ...
 
-    def __deepcopy__(self, arg: dict, /) -> TransformerEncoder: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> TransformerEncoder: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -1303,14 +1482,14 @@ class TransformerDecoder:
 
     def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, num_layers: int = 6, final_norm: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, x: object, memory: object | None = None, *, mask: object | None = None, memory_mask: object | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, empty_row: str = 'zero', capture: bool = False, cross_capture: bool = False, state: DecodeState | None = None, counts: object | None = None) -> object:
+    def __call__(self, x: ArrayLike, memory: ArrayLike | None = None, *, mask: Mask | None = None, memory_mask: Mask | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, empty_row: str = 'zero', capture: bool = False, cross_capture: bool = False, state: DecodeState | None = None, counts: ArrayLike | None = None) -> Any:
         """
         causal() is always part of the mask. With a state from start() instead of a memory, x attends to it and
         is appended to it: counts[b] tokens of row b, all by default; the result is bitwise equal to one call on everything.
         capture, cross_capture: (result, [weights of every layer], ...).
         """
 
-    def start(self, memory: object, memory_lengths: object | None = None, *, capacity: int, dtype: object | None = None) -> DecodeState:
+    def start(self, memory: ArrayLike, memory_lengths: ArrayLike | None = None, *, capacity: int, dtype: DTypeLike | None = None) -> DecodeState:
         """
         A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, embed_dim] are
         computed once, here; row b has memory_lengths[b] valid tokens, all by default. dtype: the memory's, or 'bfloat16'.
@@ -1322,25 +1501,25 @@ class TransformerDecoder:
     @property
     def norm(self) -> Norm: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -1351,18 +1530,18 @@ class TransformerDecoder:
 
     def __copy__(self) -> TransformerDecoder: ...
 
-    def __deepcopy__(self, arg: dict, /) -> TransformerDecoder: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> TransformerDecoder: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
 class Transformer:
     """decoder(target, encoder(source)); options as two dicts."""
 
-    def __init__(self, *, encoder: dict, decoder: dict, rng: Rng | None = None) -> None: ...
+    def __init__(self, *, encoder: dict[Any, Any], decoder: dict[Any, Any], rng: Rng | None = None) -> None: ...
 
-    def __call__(self, source: object, target: object, *, source_mask: object | None = None, target_mask: object | None = None, rng: Rng | None = None) -> Tensor:
+    def __call__(self, source: ArrayLike, target: ArrayLike, *, source_mask: Mask | None = None, target_mask: Mask | None = None, rng: Rng | None = None) -> Tensor:
         """source_mask also applies to cross-attention."""
 
     @property
@@ -1371,25 +1550,25 @@ class Transformer:
     @property
     def decoder(self) -> TransformerDecoder: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -1400,9 +1579,9 @@ class Transformer:
 
     def __copy__(self) -> Transformer: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Transformer: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Transformer: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -1437,12 +1616,12 @@ class DecodeState:
     def room(self) -> int:
         """Tokens a call may add to a row."""
 
-    def layers(self) -> list:
+    def layers(self) -> list[Any]:
         """
         (key, value) of each layer, [B, Hkv, capacity, D] each; row b holds lengths[b] tokens.
         """
 
-    def cross(self) -> list:
+    def cross(self) -> list[Any]:
         """
         (key, value) of the memory, per layer: [rows, Hkv, Ts, D] each, projected once; none in a decoder-only model.
         """
@@ -1459,7 +1638,7 @@ class DecodeState:
     def held(self) -> list[int]:
         """Tokens held per row: lengths - starts."""
 
-    def reorder(self, rows: object) -> None:
+    def reorder(self, rows: ArrayLike) -> None:
         """
         Replaces row i by the former row rows[i]: for beam search, and batches that shrink or grow. The memory's rows follow.
         """
@@ -1488,20 +1667,20 @@ class DecodeState:
 
     def __copy__(self) -> DecodeState: ...
 
-    def __deepcopy__(self, arg: object, /) -> DecodeState: ...
+    def __deepcopy__(self, arg: Any, /) -> DecodeState: ...
 
 @overload
-def save_state(path: str | bytes | os.PathLike, state: DecodeState, model: LanguageModel) -> None: ...
+def save_state(path: str | bytes | os.PathLike[str], state: DecodeState, model: LanguageModel) -> None: ...
 
 @overload
-def save_state(path: str | bytes | os.PathLike, state: DecodeState, model: Seq2Seq) -> None:
+def save_state(path: str | bytes | os.PathLike[str], state: DecodeState, model: Seq2Seq) -> None:
     """Writes a decoding state with a checksum of the model's weights."""
 
 @overload
-def load_state(path: str | bytes | os.PathLike, model: LanguageModel, capacity: int = 0) -> DecodeState: ...
+def load_state(path: str | bytes | os.PathLike[str], model: LanguageModel, capacity: int = 0) -> DecodeState: ...
 
 @overload
-def load_state(path: str | bytes | os.PathLike, model: Seq2Seq, capacity: int = 0) -> DecodeState:
+def load_state(path: str | bytes | os.PathLike[str], model: Seq2Seq, capacity: int = 0) -> DecodeState:
     """
     Loads a decoding state; FormatError if it belongs to another model. capacity 0: as saved.
     """
@@ -1520,24 +1699,24 @@ class Points:
 
     def __enter__(self) -> Points: ...
 
-    def __exit__(self, type: object | None, value: object | None, traceback: object | None) -> None: ...
+    def __exit__(self, type: Any | None, value: Any | None, traceback: Any | None) -> None: ...
 
-    def keep(self, pattern: str, *, heads: object | None = None, rows: object | None = None) -> object:
+    def keep(self, pattern: str, *, heads: ArrayLike | None = None, rows: ArrayLike | None = None) -> Self:
         """
         Keeps the tensors at the points, or those heads and rows (tokens; queries of scores and patterns) of them.
         """
 
-    def keep_gradient(self, pattern: str) -> object:
+    def keep_gradient(self, pattern: str) -> Self:
         """
         Keeps the gradients with respect to the tensors there, when a Tape runs backward.
         """
 
-    def edit(self, pattern: str, function: object, *, heads: object | None = None, rows: object | None = None) -> object:
+    def edit(self, pattern: str, function: Callable[..., Any], *, heads: ArrayLike | None = None, rows: ArrayLike | None = None) -> Self:
         """
         Replaces the tensors at the points by function(x, name); None leaves them.
         """
 
-    def exclude(self, pattern: str, mask: object) -> object:
+    def exclude(self, pattern: str, mask: Mask) -> Self:
         """One more mask for the attentions of that name ('layers.3.self_attn')."""
 
     def check(self) -> None:
@@ -1546,11 +1725,11 @@ class Points:
         """
 
     @property
-    def kept(self) -> dict:
+    def kept(self) -> dict[str, Tensor]:
         """Tensors by name."""
 
     @property
-    def gradients(self) -> dict:
+    def gradients(self) -> dict[str, Tensor]:
         """Gradients by name."""
 
     @property
@@ -1576,7 +1755,7 @@ class LanguageModelConfig:
     norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, scale_dim: int = 0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
+    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, scale_dim: int = 0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
 
     @property
     def rotary_scaling(self) -> RotaryScaling: ...
@@ -1845,13 +2024,13 @@ class LanguageModel:
     @property
     def config(self) -> LanguageModelConfig: ...
 
-    def __call__(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
+    def __call__(self, tokens: ArrayLike, *, mask: Mask | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: ArrayLike | None = None) -> Tensor:
         """
         Logits; causal() is always in the mask. With a state, tokens attend to it and are appended to it: counts[b] of row
         b, all by default.
         """
 
-    def features(self, tokens: object, *, mask: object | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: object | None = None) -> Tensor:
+    def features(self, tokens: ArrayLike, *, mask: Mask | None = None, rng: Rng | None = None, state: DecodeState | None = None, counts: ArrayLike | None = None) -> Tensor:
         """The last hidden states [B, T, E]."""
 
     def sequence_features(self, sequences: Sequence[Sequence[int]], *, rng: Rng | None = None) -> Tensor:
@@ -1859,19 +2038,19 @@ class LanguageModel:
         The last hidden states [N, E] of lists of token ids of any lengths, concatenated without padding.
         """
 
-    def features_from(self, layer: int, resid: object, *, mask: object | None = None, rng: Rng | None = None) -> Tensor:
+    def features_from(self, layer: int, resid: ArrayLike, *, mask: Mask | None = None, rng: Rng | None = None) -> Tensor:
         """
         features() starting at a layer, from its resid_pre [B, T, E]; num_layers: only the final norm.
         """
 
-    def logits(self, features: object) -> Tensor:
+    def logits(self, features: ArrayLike) -> Tensor:
         """Only the output layer: [..., E] -> [..., vocab_size]."""
 
     @property
     def longest(self) -> int:
         """Longest supported sequence."""
 
-    def make_state(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> DecodeState:
+    def make_state(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: DTypeLike | None = None) -> DecodeState:
         """
         A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the window
         only, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' (8 bits and a scale
@@ -1884,16 +2063,21 @@ class LanguageModel:
         modules, and why; the bits are the same.
         """
 
-    def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: object | None = None) -> int:
+    def state_bytes(self, batch: int = 1, capacity: int = 0, *, ring: bool = False, chunk: int = 256, dtype: DTypeLike | None = None) -> int:
         """The size in bytes of make_state()."""
 
-    def loss(self, tokens: object, targets: object, *, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
+    def loss(self, tokens: ArrayLike, targets: ArrayLike, *, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
         """Mean next-token cross-entropy in nats; targets -100 are ignored."""
 
-    def attention_weights(self, tokens: object) -> list:
+    def attention_weights(self, tokens: ArrayLike) -> list[Tensor]:
         """The attention weights [B, H, T, T] of every layer."""
 
-    def generate(self, prompts: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: object | None = None, draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: object | None = None) -> object:
+    @overload
+    def generate(self, prompts: Sequence[int], *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: DTypeLike | None = None, draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None) -> list[int]: ...
+    @overload
+    def generate(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: DTypeLike | None = None, draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None) -> list[list[int]]: ...
+    @overload
+    def generate(self, prompts: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: DTypeLike | None = None, draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None) -> Any:
         """
         The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
         may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat themselves),
@@ -1904,19 +2088,19 @@ class LanguageModel:
         stop_strings: a row ends with the token that completes one of them in its new text, by the `tokenizer`.
         """
 
-    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
+    def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.
         A folder that holds another model is refused, unless overwrite: its tokenizer goes with it.
         """
 
-    def save_gguf(self, path: str | bytes | os.PathLike, tokenizer: Tokenizer, *, type: str = 'f16') -> None:
+    def save_gguf(self, path: str | bytes | os.PathLike[str], tokenizer: Tokenizer, *, type: str = 'f16') -> None:
         """
         Writes a GGUF file for llama.cpp; type is f32, f16, bf16, q8_0, q4_1 or q4_0.
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str | None = None, *, head: bool = True, packed: bool = False) -> LanguageModel:
+    def load(folder: str | bytes | os.PathLike[str], weights: str | None = None, *, head: bool = True, packed: bool = False) -> LanguageModel:
         """
         Loads a model from a Hugging Face folder (GPT-2, Llama families) or one of ours. weights: 'f32', or packed for
         inference as pack_weights() does. head=False: without the output layer, for embeddings. packed=True: f32
@@ -1961,30 +2145,30 @@ class LanguageModel:
     @property
     def head_bias(self) -> Tensor | None: ...
 
-    def load_adapter(self, folder: str | bytes | os.PathLike) -> None:
+    def load_adapter(self, folder: str | bytes | os.PathLike[str]) -> None:
         """
         Merges a LoRA adapter, a folder as PEFT or train(..., lora_rank=...) writes it, into the weights.
         """
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -1995,9 +2179,9 @@ class LanguageModel:
 
     def __copy__(self) -> LanguageModel: ...
 
-    def __deepcopy__(self, arg: dict, /) -> LanguageModel: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> LanguageModel: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
@@ -2028,6 +2212,16 @@ def least_important(importance: Sequence[Sequence[float]], keep_ratio: float, gr
     row is divided by its length and keeps one; `group` neighbours stay or go together.
     """
 
+def generation_defaults(folder: str | bytes | os.PathLike[str]) -> dict[str, Any]:
+    """
+    What the folder's generation_config.json asks of generate(), as keyword arguments.
+    """
+
+def turn_ends(tokenizer: Tokenizer) -> list[int]:
+    """
+    Tokens that end an answer where the chat template writes them, besides the end of the text.
+    """
+
 class Generator:
     """
     Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any time,
@@ -2035,9 +2229,9 @@ class Generator:
     in prompt_cache_bytes at most (0: no limit); in prefix_folder they outlive the process.
     """
 
-    def __init__(self, model: LanguageModel, *, max_batch: int = 8, capacity: int = 0, cache_dtype: object | None = None, cached_prompts: int = 0, prompt_cache_bytes: int = 0, prefix_folder: str | bytes | os.PathLike = '') -> None: ...
+    def __init__(self, model: LanguageModel, *, max_batch: int = 8, capacity: int = 0, cache_dtype: DTypeLike | None = None, cached_prompts: int = 0, prompt_cache_bytes: int = 0, prefix_folder: str | bytes | os.PathLike[str] = '') -> None: ...
 
-    def submit(self, prompt: object, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: object | None = None, draft_tokens: int = 4, on_token: object | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: object | None = None) -> int:
+    def submit(self, prompt: Sequence[int] | ArrayLike, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None) -> int:
         """
         Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to end it.
         """
@@ -2073,7 +2267,7 @@ class Seq2SeqConfig:
     activation, biases, shared embeddings, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, *, source_vocab_size: int = 0, target_vocab_size: int = 0, max_positions: int = 512, encoder_layers: int = 4, decoder_layers: int = 4, num_heads: int = 4, embed_dim: int = 256, head_dim: int = 0, ffn_dim: int = 0, encoder_pruned_heads: Sequence = ..., decoder_pruned_heads: Sequence = ..., cross_pruned_heads: Sequence = ..., positions: str = 'sinusoidal', sinusoid_layout: str = 'halves', position_offset: int = 0, relative_buckets: int = 0, relative_distance: int = 128, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = False, final_norm: bool = False, activation: str = 'silu', gated: bool = False, bias: bool = True, output_bias: bool = True, share_embeddings: bool = True, tie_output: bool = True, scale_embeddings: bool = True, embedding_norm: bool = False, scale_scores: bool = True, scale_output: bool = False, dropout_p: float = 0.1, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, pad_id: int = 0, eos_id: int = 0, decoder_start_id: int = 0) -> None: ...
+    def __init__(self, *, source_vocab_size: int = 0, target_vocab_size: int = 0, max_positions: int = 512, encoder_layers: int = 4, decoder_layers: int = 4, num_heads: int = 4, embed_dim: int = 256, head_dim: int = 0, ffn_dim: int = 0, encoder_pruned_heads: Sequence[Any] = ..., decoder_pruned_heads: Sequence[Any] = ..., cross_pruned_heads: Sequence[Any] = ..., positions: str = 'sinusoidal', sinusoid_layout: str = 'halves', position_offset: int = 0, relative_buckets: int = 0, relative_distance: int = 128, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = False, final_norm: bool = False, activation: str = 'silu', gated: bool = False, bias: bool = True, output_bias: bool = True, share_embeddings: bool = True, tie_output: bool = True, scale_embeddings: bool = True, embedding_norm: bool = False, scale_scores: bool = True, scale_output: bool = False, dropout_p: float = 0.1, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, pad_id: int = 0, eos_id: int = 0, decoder_start_id: int = 0) -> None: ...
 
     @property
     def source_vocab_size(self) -> int: ...
@@ -2315,17 +2509,17 @@ class Seq2Seq:
     @property
     def config(self) -> Seq2SeqConfig: ...
 
-    def __call__(self, source: object, target: object, *, source_lengths: object | None = None, rng: Rng | None = None) -> Tensor:
+    def __call__(self, source: ArrayLike, target: ArrayLike, *, source_lengths: ArrayLike | None = None, rng: Rng | None = None) -> Tensor:
         """
         Logits; `target` is the decoder's input, decoder_start_id first. Source padding is never attended to.
         """
 
-    def loss(self, source: object, target: object, labels: object, *, source_lengths: object | None = None, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
+    def loss(self, source: ArrayLike, target: ArrayLike, labels: ArrayLike, *, source_lengths: ArrayLike | None = None, rng: Rng | None = None, label_smoothing: float = 0.0) -> Tensor:
         """
         Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
         """
 
-    def beam_search(self, sources: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> list:
+    def beam_search(self, sources: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> list[Any]:
         """
         Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: forbidden
         token sequences; prefixes: per source, the first tokens of the target; first_token: of every target, at no
@@ -2333,23 +2527,23 @@ class Seq2Seq:
         instead of searching (beam_size 1), with temperature, top_k, top_p, min_p and seed.
         """
 
-    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
+    def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
         """
         Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one can express the model.
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> Seq2Seq: ...
+    def load(folder: str | bytes | os.PathLike[str]) -> Seq2Seq: ...
 
-    def encode(self, source: object, *, source_lengths: object | None = None, rng: Rng | None = None) -> Tensor:
+    def encode(self, source: ArrayLike, *, source_lengths: ArrayLike | None = None, rng: Rng | None = None) -> Tensor:
         """The encoder's output [B, Ts, embed_dim]."""
 
-    def start(self, source: object, *, source_lengths: object | None = None, capacity: int, dtype: object | None = None) -> DecodeState:
+    def start(self, source: ArrayLike, *, source_lengths: ArrayLike | None = None, capacity: int, dtype: DTypeLike | None = None) -> DecodeState:
         """
         A DecodeState for `capacity` target tokens per row; encodes and projects the source once.
         """
 
-    def step(self, tokens: object, state: DecodeState, *, counts: object | None = None) -> Tensor:
+    def step(self, tokens: ArrayLike, state: DecodeState, *, counts: ArrayLike | None = None) -> Tensor:
         """
         Logits [B, T, V] of the next target tokens [B, T] (decoder_start_id first), which are appended to the
         state: counts[b] of row b, all by default.
@@ -2388,30 +2582,30 @@ class Seq2Seq:
     @property
     def output_bias(self) -> Tensor | None: ...
 
-    def load_adapter(self, folder: str | bytes | os.PathLike) -> None:
+    def load_adapter(self, folder: str | bytes | os.PathLike[str]) -> None:
         """
         Merges a LoRA adapter, a folder as PEFT or train(..., lora_rank=...) writes it, into the weights.
         """
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -2422,20 +2616,20 @@ class Seq2Seq:
 
     def __copy__(self) -> Seq2Seq: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Seq2Seq: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Seq2Seq: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
-def is_seq2seq_folder(folder: str | bytes | os.PathLike) -> bool:
+def is_seq2seq_folder(folder: str | bytes | os.PathLike[str]) -> bool:
     """Whether config.json is a Seq2Seq's."""
 
 class Translator:
     """An encoder-decoder model with its tokenizers."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> Translator:
+    def load(folder: str | bytes | os.PathLike[str]) -> Translator:
         """
         Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.
         """
@@ -2449,7 +2643,7 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: object, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32', source_lang: str = '', target_lang: str = '') -> object:
+    def translate(self, texts: str | Sequence[str], *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32', source_lang: str = '', target_lang: str = '') -> Any:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
         weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.
@@ -2495,39 +2689,39 @@ class Tokenizer:
     """
 
     @staticmethod
-    def train_bpe(texts: object, *, vocab_size: int = 4096, min_frequency: int = 2, eos: str = '<|endoftext|>') -> Tokenizer:
+    def train_bpe(texts: str | Sequence[str], *, vocab_size: int = 4096, min_frequency: int = 2, eos: str = '<|endoftext|>') -> Tokenizer:
         """Byte-level BPE as in GPT-2; texts: str, bytes, or a list of them."""
 
     @staticmethod
-    def train_wordpiece(texts: object, *, vocab_size: int = 30522, min_frequency: int = 2, lowercase: bool = True) -> Tokenizer:
+    def train_wordpiece(texts: str | Sequence[str], *, vocab_size: int = 30522, min_frequency: int = 2, lowercase: bool = True) -> Tokenizer:
         """WordPiece as in BERT."""
 
     @staticmethod
-    def train_unigram(texts: object, *, vocab_size: int = 8000, max_piece_length: int = 16) -> Tokenizer:
+    def train_unigram(texts: str | Sequence[str], *, vocab_size: int = 8000, max_piece_length: int = 16) -> Tokenizer:
         """Unigram as in SentencePiece (Kudo 2018)."""
 
     @staticmethod
-    def train_characters(texts: object, *, unk: str = '') -> Tokenizer:
+    def train_characters(texts: str | Sequence[str], *, unk: str = '') -> Tokenizer:
         """One token per distinct character."""
 
     @staticmethod
-    def load(path: str | bytes | os.PathLike) -> Tokenizer:
+    def load(path: str | bytes | os.PathLike[str]) -> Tokenizer:
         """Loads a tokenizer.json or a folder with one."""
 
     @staticmethod
     def from_json(json: str) -> Tokenizer: ...
 
-    def save(self, path: str | bytes | os.PathLike) -> None: ...
+    def save(self, path: str | bytes | os.PathLike[str]) -> None: ...
 
     def to_json(self) -> str: ...
 
-    def encode(self, text: object, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> list[int]:
+    def encode(self, text: str | bytes, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> list[int]:
         """
         Token ids. max_length: maximum number, including the template's; 0: no limit. as_file: truncate and pad
         as set in tokenizer.json, as Hugging Face's tokenizers always do.
         """
 
-    def encoding(self, text: object, pair: object | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> Encoding:
+    def encoding(self, text: str | bytes, pair: str | bytes | None = None, *, parse_special: bool = False, add_template: bool = True, max_length: int = 0, as_file: bool = False) -> Encoding:
         """
         Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, joined by the
         file's template.
@@ -2538,20 +2732,23 @@ class Tokenizer:
         Copies of encodings, padded to the longest of them or as set in tokenizer.json.
         """
 
-    def encode_pair(self, first: object, second: object, *, max_length: int = 0) -> tuple[list[int], list[int]]:
+    def encode_pair(self, first: str | bytes, second: str | bytes, *, max_length: int = 0) -> tuple[list[int], list[int]]:
         """
         (ids, type_ids) of two texts joined by the file's template, for models that compare them.
         """
 
-    def decode(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> str:
+    def decode(self, ids: Sequence[int] | ArrayLike, *, skip_special: bool = False, continued: bool = False) -> str:
         """
         The text; bytes that are not UTF-8 are replaced. continued: the ids follow others, so that SentencePiece and
         WordPiece keep the space before the first.
         """
 
-    def decode_bytes(self, ids: object, *, skip_special: bool = False, continued: bool = False) -> bytes: ...
+    def decode_bytes(self, ids: Sequence[int] | ArrayLike, *, skip_special: bool = False, continued: bool = False) -> bytes: ...
 
-    def apply_chat_template(self, messages: object, *, add_generation_prompt: bool = False, tokenize: bool = True, chat_template: str | None = None, **variables) -> object:
+    @overload
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, tokenize: Literal[True] = True, chat_template: str | None = None, **variables: Any) -> list[int]: ...
+    @overload
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, tokenize: Literal[False], chat_template: str | None = None, **variables: Any) -> str:
         """
         The prompt of a conversation, a list of {"role": ..., "content": ...}, by the model's chat template: token ids,
         or with tokenize=False the text. add_generation_prompt: up to where the answer begins. chat_template: another one.
@@ -2586,13 +2783,13 @@ class Tokenizer:
     @property
     def fingerprint(self) -> int: ...
 
-    def __getstate__(self) -> tuple: ...
+    def __getstate__(self) -> tuple[Any, ...]: ...
 
     def __setstate__(self, arg: tuple[str, str], /) -> None: ...
 
     def __repr__(self) -> str: ...
 
-def token_labels(tokenizer: Tokenizer, ids: object) -> list[str]:
+def token_labels(tokenizer: Tokenizer, ids: Sequence[int] | ArrayLike) -> list[str]:
     """
     A label per token, for AttentionView and tables: its text; of a token that is a part of a character, the character and
     which part of how many ("é¹⁄₂"); "<0xE2>" for bytes of no character.
@@ -2603,7 +2800,7 @@ class EncoderConfig:
     The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', 'classification', 'tokens').
     """
 
-    def __init__(self, *, labels: Sequence = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, rotary_base: float = 0.0, rotary_factor: float = 1.0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, layer_bias: bool = True, ffn_in_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
+    def __init__(self, *, labels: Sequence[Any] = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, rotary_base: float = 0.0, rotary_factor: float = 1.0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, layer_bias: bool = True, ffn_in_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
 
     @property
     def labels(self) -> list[str]: ...
@@ -2887,13 +3084,13 @@ class Encoder:
     def logits(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = [], *, rng: Rng | None = None) -> Tensor:
         """The head's output: [N, vocab_size], [S, labels] or [N, labels]."""
 
-    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
+    def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
         """
         Writes config.json and model.safetensors as Hugging Face's family has them.
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> Encoder:
+    def load(folder: str | bytes | os.PathLike[str]) -> Encoder:
         """
         Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, ALBERT,
         Nomic BERT, GTE, T5's encoder.
@@ -2950,30 +3147,30 @@ class Encoder:
     @property
     def classifier(self) -> Linear: ...
 
-    def load_adapter(self, folder: str | bytes | os.PathLike) -> None:
+    def load_adapter(self, folder: str | bytes | os.PathLike[str]) -> None:
         """
         Merges a LoRA adapter, a folder as PEFT or train(..., lora_rank=...) writes it, into the weights.
         """
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -2984,22 +3181,22 @@ class Encoder:
 
     def __copy__(self) -> Encoder: ...
 
-    def __deepcopy__(self, arg: dict, /) -> Encoder: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> Encoder: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
-def is_encoder_folder(folder: str | bytes | os.PathLike) -> bool:
+def is_encoder_folder(folder: str | bytes | os.PathLike[str]) -> bool:
     """Whether config.json is an Encoder's."""
 
 class TextEncoder:
     """What multihead.SentenceEncoder is made of."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
 
-    def encode(self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, precision: object = 'float32', progress: object | None = None) -> Tensor: ...
+    def encode(self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str = '', normalize: bool | None = None, truncate_dim: int = 0, batch_tokens: int = 1024, precision: ArrayLike = 'float32', progress: Callable[..., Any] | None = None) -> Tensor: ...
 
     @property
     def dim(self) -> int: ...
@@ -3017,12 +3214,12 @@ class TextEncoder:
     def similarity_fn_name(self) -> str: ...
 
     @property
-    def model(self) -> object: ...
+    def model(self) -> Any: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-def nearest(queries: object, corpus: object, count: int = 10) -> list[list[tuple[int, float]]]:
+def nearest(queries: ArrayLike, corpus: ArrayLike, count: int = 10) -> list[list[tuple[int, float]]]:
     """
     For each query the (row, score) of the rows of corpus with the largest inner products, largest first.
     """
@@ -3033,15 +3230,15 @@ class TextClassifier:
     """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TextClassifier:
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> TextClassifier:
         """weights: 'f32' or what pack_weights() takes."""
 
     @overload
-    def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:
+    def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 1024, progress: Callable[..., Any] | None = None) -> Tensor:
         """[n, labels] for a list of str; max_length 0: the model's limit."""
 
     @overload
-    def logits(self, texts: Sequence[tuple[str, str]], *, max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None) -> Tensor:
+    def logits(self, texts: Sequence[tuple[str, str]], *, max_length: int = 0, batch_tokens: int = 1024, progress: Callable[..., Any] | None = None) -> Tensor:
         """
         [n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.
         """
@@ -3052,7 +3249,7 @@ class TextClassifier:
     @property
     def max_length(self) -> int: ...
 
-    def scores(self, logits: object) -> Tensor:
+    def scores(self, logits: ArrayLike) -> Tensor:
         """
         What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: their softmax,
         the logistic function of each (multi_label, and of a single label), or themselves (regression).
@@ -3067,12 +3264,12 @@ class TextClassifier:
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-def label_probabilities(logits: object) -> Tensor:
+def label_probabilities(logits: ArrayLike) -> Tensor:
     """
     Softmax of logits [n, labels]; of a single label the logistic function.
     """
 
-def fill_mask(encoder: Encoder, tokenizer: Tokenizer, text: str, count: int = 5) -> list:
+def fill_mask(encoder: Encoder, tokenizer: Tokenizer, text: str, count: int = 5) -> list[Any]:
     """
     For each mask of the text the most probable tokens: dicts with score, token, token_str and sequence.
     """
@@ -3082,7 +3279,7 @@ class ImageEncoderConfig:
     The configuration of an encoder of images: sizes, head ('none', 'classification').
     """
 
-    def __init__(self, *, labels: Sequence = ..., image_size: int = 224, patch_size: int = 16, channels: int = 3, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, ffn_dim: int = 0, qkv_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
+    def __init__(self, *, labels: Sequence[Any] = ..., image_size: int = 224, patch_size: int = 16, channels: int = 3, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, ffn_dim: int = 0, qkv_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
 
     @property
     def labels(self) -> list[str]: ...
@@ -3211,22 +3408,22 @@ class ImageEncoder:
     @property
     def config(self) -> ImageEncoderConfig: ...
 
-    def features(self, pixels: object, *, rng: Rng | None = None) -> Tensor:
+    def features(self, pixels: ArrayLike, *, rng: Rng | None = None) -> Tensor:
         """
         The last hidden states [N, 1 + patches, E]. With an rng, dropout is active.
         """
 
-    def pooled(self, pixels: object) -> Tensor:
+    def pooled(self, pixels: ArrayLike) -> Tensor:
         """The pooler's output [N, E]."""
 
-    def logits(self, pixels: object, *, rng: Rng | None = None) -> Tensor:
+    def logits(self, pixels: ArrayLike, *, rng: Rng | None = None) -> Tensor:
         """[N, labels]."""
 
-    def save(self, folder: str | bytes | os.PathLike, *, overwrite: bool = False) -> None:
+    def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes config.json and model.safetensors as transformers has them."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike) -> ImageEncoder:
+    def load(folder: str | bytes | os.PathLike[str]) -> ImageEncoder:
         """Loads a Hugging Face folder: ViT."""
 
     def pack_weights(self, weights: str = 'f32') -> None:
@@ -3265,25 +3462,25 @@ class ImageEncoder:
     @property
     def classifier(self) -> Linear: ...
 
-    def named_parameters(self) -> list:
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
 
     def parameters(self) -> list[Tensor]: ...
 
     def parameter_count(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """
         Parameters by name, sharing memory; for save_safetensors() and load_state_dict().
         """
 
-    def load_state_dict(self, state: object) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """
         Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are listed in
         one FormatError; nothing is changed then.
         """
 
-    def to(self, dtype: object) -> object:
+    def to(self, dtype: DTypeLike) -> Self:
         """Converts every parameter."""
 
     def zero_grad(self) -> None:
@@ -3294,13 +3491,13 @@ class ImageEncoder:
 
     def __copy__(self) -> ImageEncoder: ...
 
-    def __deepcopy__(self, arg: dict, /) -> ImageEncoder: ...
+    def __deepcopy__(self, arg: dict[Any, Any], /) -> ImageEncoder: ...
 
-    def __reduce_ex__(self, arg: int, /) -> object: ...
+    def __reduce_ex__(self, arg: int, /) -> Any: ...
 
     def __repr__(self) -> str: ...
 
-def is_image_folder(folder: str | bytes | os.PathLike) -> bool:
+def is_image_folder(folder: str | bytes | os.PathLike[str]) -> bool:
     """Whether config.json is an ImageEncoder's."""
 
 class ImageClassifier:
@@ -3309,18 +3506,18 @@ class ImageClassifier:
     """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> ImageClassifier:
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> ImageClassifier:
         """weights: 'f32' or what pack_weights() takes."""
 
-    def pixels(self, images: object) -> Tensor:
+    def pixels(self, images: Any) -> Tensor:
         """
         What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.
         """
 
-    def logits(self, images: object) -> Tensor:
+    def logits(self, images: Any) -> Tensor:
         """[n, labels] of images [n, channels, size, size] of 0 to 255."""
 
-    def scores(self, logits: object) -> Tensor:
+    def scores(self, logits: ArrayLike) -> Tensor:
         """As TextClassifier.scores()."""
 
     @property
@@ -3335,10 +3532,10 @@ class TokenClassifier:
     """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike, weights: str = 'f32') -> TokenClassifier:
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> TokenClassifier:
         """weights: 'f32' or what pack_weights() takes."""
 
-    def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: object | None = None, stride: int = 0) -> list:
+    def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: Callable[..., Any] | None = None, stride: int = 0) -> list[Any]:
         """
         For each text its entities, as transformers' token-classification pipeline finds them: dicts with entity_group,
         score, start and end (characters), and word, the text there. aggregation_strategy: 'none' (every token, as
@@ -3355,7 +3552,7 @@ class TokenClassifier:
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """
     Corpus BLEU with sacrebleu's defaults: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',
     'brevity_penalty', 'hypothesis_words', 'reference_words', 'signature'.
@@ -3373,17 +3570,17 @@ def chrf_signature() -> str:
 def tokenize_13a(line: str) -> list[str]:
     """The tokens that bleu() counts."""
 
-def read_text(path: str | bytes | os.PathLike, *, require_utf8: bool = True) -> str:
+def read_text(path: str | bytes | os.PathLike[str], *, require_utf8: bool = True) -> str:
     """
     The text of a file, without a byte order mark. FormatError names the line that is not UTF-8.
     """
 
-def read_pairs(path: str | bytes | os.PathLike) -> tuple:
+def read_pairs(path: str | bytes | os.PathLike[str]) -> tuple[Any, ...]:
     """
     (sources, targets) of a two-column file: source TAB target on every line.
     """
 
-def split_corpus(text: str, *, validation: float = 0.1, blocks: int = 1) -> tuple:
+def split_corpus(text: str, *, validation: float = 0.1, blocks: int = 1) -> tuple[Any, ...]:
     """
     (training, validation) texts, lists of contiguous pieces: the end of each of `blocks` equal blocks is held out.
     """
@@ -3413,7 +3610,7 @@ class Group:
     def broadcast(self, data: bytes, root: int = 0) -> bytes:
         """The root's bytes, on every rank."""
 
-    def gather(self, data: bytes, root: int = 0) -> list:
+    def gather(self, data: bytes, root: int = 0) -> list[Tensor]:
         """
         Every rank's bytes at the root, in order of ranks; elsewhere an empty list.
         """
@@ -3450,7 +3647,7 @@ class SequenceShards:
     def positions(self, rank: int) -> Tensor:
         """Positions of a rank's rows: int64 [rows]."""
 
-    def chunk(self, number: int) -> tuple:
+    def chunk(self, number: int) -> tuple[Any, ...]:
         """(begin, end) of a chunk in the sequence."""
 
     def chunks_of(self, rank: int) -> list[int]:
@@ -3459,12 +3656,12 @@ class SequenceShards:
     def owner(self, chunk: int) -> int:
         """The rank that has a chunk."""
 
-    def take(self, whole: object, axis: int, rank: int) -> Tensor:
+    def take(self, whole: ArrayLike, axis: int, rank: int) -> Tensor:
         """
         A copy of a rank's rows along this axis: of tokens, targets, a rotary table … No gradient.
         """
 
-def ring_attention(group: Group, shards: SequenceShards, query: object, key: object, value: object, *, mask: object | None = None, softcap: float = 0.0, bias: object | None = None, alibi_slopes: object | None = None, relative_bias: object | None = None, relative_key: object | None = None, relative_center: int = -1, sinks: object | None = None, score_mod: object | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> object:
+def ring_attention(group: Group, shards: SequenceShards, query: ArrayLike, key: Index, value: Any, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     attention() of a sequence of which each rank of the group has its shards.rows(rank): the rows of the whole and
     their gradients, bit for bit, in O(T / ranks) memory. All ranks call it, and run the backward, at the same time.
@@ -3472,15 +3669,15 @@ def ring_attention(group: Group, shards: SequenceShards, query: object, key: obj
     Gradient: query, key, value. Raises GroupError if a rank is lost.
     """
 
-def gather_rows(group: Group, shards: SequenceShards, own: object, axis: int) -> Tensor:
+def gather_rows(group: Group, shards: SequenceShards, own: ArrayLike, axis: int) -> Tensor:
     """
     Every rank's rows along an axis, from each rank's own. Gradient: the rank's rows of it.
     """
 
-def own_rows(group: Group, shards: SequenceShards, whole: object, axis: int) -> Tensor:
+def own_rows(group: Group, shards: SequenceShards, whole: ArrayLike, axis: int) -> Tensor:
     """The rank's own rows along an axis. Gradient: gathered from the ranks."""
 
-def run_local_group(size: int, body: object) -> None:
+def run_local_group(size: int, body: Callable[..., Any]) -> None:
     """
     Runs body(group) on `size` threads of this process, as ranks 0 to size - 1 that take turns: for trying out
     code for mpirun without it. The first exception is raised here; the group ends with the call.
@@ -3512,75 +3709,75 @@ class Optimizer:
     @property
     def steps(self) -> int: ...
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Tensor]:
         """Moments by name, sharing memory."""
 
-    def load_state_dict(self, state: object) -> None: ...
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None: ...
 
 class Adam(Optimizer):
     """As torch.optim.Adam."""
 
-    def __init__(self, parameters: object, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, eps_hat: bool = False) -> None: ...
+    def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, eps_hat: bool = False) -> None: ...
 
 class AdamW(Optimizer):
     """As torch.optim.AdamW."""
 
-    def __init__(self, parameters: object, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.01, decay_vectors: bool = True, eps_hat: bool = False) -> None: ...
+    def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.01, decay_vectors: bool = True, eps_hat: bool = False) -> None: ...
 
 class SGD(Optimizer):
     """As torch.optim.SGD."""
 
-    def __init__(self, parameters: object, *, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None: ...
+    def __init__(self, parameters: Any, *, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None: ...
 
 def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmup_steps: int = 0, total_steps: int = 0, final_ratio: float = 0.0, embed_dim: int = 0, decay_share: float = 0.2) -> float:
     """
     The learning rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule with linear warm-up.
     """
 
-def load_safetensors(path: str | bytes | os.PathLike) -> dict:
+def load_safetensors(path: str | bytes | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, an index or a folder, by name."""
 
-def load_gguf(path: str | bytes | os.PathLike) -> dict:
+def load_gguf(path: str | bytes | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a GGUF file by name, decoded to f32."""
 
-def save_safetensors(path: str | bytes | os.PathLike, tensors: object, metadata: Mapping[str, str] = {}) -> None:
+def save_safetensors(path: str | bytes | os.PathLike[str], tensors: Mapping[str, ArrayLike], metadata: Mapping[str, str] = {}) -> None:
     """Writes named tensors atomically."""
 
-def save_checkpoint(folder: str | bytes | os.PathLike, step: int, tensors: dict, files: dict = {}) -> str | bytes | os.PathLike:
+def save_checkpoint(folder: str | bytes | os.PathLike[str], step: int, tensors: dict[Any, Any], files: dict[Any, Any] = {}) -> str | bytes | os.PathLike[str]:
     """
     Atomically writes folder/checkpoint-<step> and returns its path. tensors: {'model.safetensors': state_dict,
     …}; files: {'state.json': str or bytes, …}.
     """
 
-def load_checkpoint(path: str | bytes | os.PathLike) -> tuple:
+def load_checkpoint(path: str | bytes | os.PathLike[str]) -> tuple[Any, ...]:
     """
     (tensors, files) as given to save_checkpoint(), every byte verified; files are bytes.
     """
 
-def list_checkpoints(folder: str | bytes | os.PathLike) -> list:
+def list_checkpoints(folder: str | bytes | os.PathLike[str]) -> list[Any]:
     """
     Dicts 'step', 'path', 'problem' by ascending step; 'problem' is empty for complete checkpoints.
     """
 
-def newest_checkpoint(folder: str | bytes | os.PathLike, damage: str = 'fail') -> object:
+def newest_checkpoint(folder: str | bytes | os.PathLike[str], damage: str = 'fail') -> Any:
     """
     The checkpoint to resume from, or None. damage: 'fail' raises FormatError if the newest is corrupt, 'fall_back'
     takes the newest intact one.
     """
 
-def verify_checkpoint(path: str | bytes | os.PathLike) -> None:
+def verify_checkpoint(path: str | bytes | os.PathLike[str]) -> None:
     """Reads every byte; FormatError names the corrupt file."""
 
-def prune_checkpoints(folder: str | bytes | os.PathLike, *, keep_newest: int = 2, steps: Sequence[int] = []) -> list[int]:
+def prune_checkpoints(folder: str | bytes | os.PathLike[str], *, keep_newest: int = 2, steps: Sequence[int] = []) -> list[int]:
     """
     Deletes the other complete checkpoints; `steps` are kept as well as the newest. Returns the deleted steps.
     """
 
-def train(kind: str, data: str | bytes | os.PathLike, folder: str | bytes | os.PathLike, settings: dict, preset: str, valid: str | bytes | os.PathLike, tokenizer: str | bytes | os.PathLike, init: str | bytes | os.PathLike, resume: bool, overwrite: bool, callback: object | None) -> object: ...
+def train(kind: str, data: str | bytes | os.PathLike[str], folder: str | bytes | os.PathLike[str], settings: dict[Any, Any], preset: str, valid: str | bytes | os.PathLike[str], tokenizer: str | bytes | os.PathLike[str], init: str | bytes | os.PathLike[str], resume: bool, overwrite: bool, callback: ArrayLike | None) -> Any: ...
 
-def settings(kind: str, preset: str) -> object: ...
+def settings(kind: str, preset: str) -> Any: ...
 
-def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None, stride: int = 0) -> dict:
+def evaluate(model: LanguageModel, tokens: ArrayLike, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None, stride: int = 0) -> dict[str, Any]:
     """
     Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, 'perplexity',
     'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', 'bytes', 'characters'.
@@ -3588,14 +3785,14 @@ def evaluate(model: LanguageModel, tokens: object, *, context: int = 0, batch: i
     stride: tokens from one window to the next (0: context, no overlap); each token is predicted once.
     """
 
-def check_language_model(model: LanguageModel, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
+def check_language_model(model: LanguageModel, *, length: int = 24, seed: int = 1, on_result: Callable[..., Any] | None = None) -> list[Any]:
     """
     Checks finiteness, causality, padding, cache, threads, gradients and overfitting.
     A list of dicts 'name', 'passed', 'detail', 'seconds'; on_result is called with each.
     """
 
-def check_translator(model: Seq2Seq, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
+def check_translator(model: Seq2Seq, *, length: int = 24, seed: int = 1, on_result: Callable[..., Any] | None = None) -> list[Any]:
     """The same for a Seq2Seq."""
 
-def check_encoder(model: Encoder, *, length: int = 24, seed: int = 1, on_result: object | None = None) -> list:
+def check_encoder(model: Encoder, *, length: int = 24, seed: int = 1, on_result: Callable[..., Any] | None = None) -> list[Any]:
     """Checks an Encoder: finiteness, context, batch independence, threads."""

@@ -11,6 +11,7 @@ _RENAMED = {
     ("Generator", "remembered"): "cached_prompts",
     ("Generator", "remembered_bytes"): "prompt_cache_bytes",
     ("Generator", "rows"): "max_batch",
+    ("sum", "keep_axis"): "keepdims",
 }
 _FITTING = {  # types that an annotation takes besides its own
     "float": {"int", "bool"},

@@ -15,6 +15,13 @@ _OPERATORS = {  # ufunc -> methods of a Tensor on the left and on the right
     np.divide: ("__truediv__", "__rtruediv__"),
     np.matmul: ("__matmul__", "__rmatmul__"),
     np.negative: ("__neg__", None),
+    np.power: ("__pow__", "__rpow__"),
+    np.less: ("__lt__", "__gt__"),
+    np.less_equal: ("__le__", "__ge__"),
+    np.greater: ("__gt__", "__lt__"),
+    np.greater_equal: ("__ge__", "__le__"),
+    np.equal: ("__eq__", "__eq__"),
+    np.not_equal: ("__ne__", "__ne__"),
 }
 _FUNCTIONS = {
     np.exp: _core.exp,
@@ -32,6 +39,17 @@ def _learns(value, depth=0):
     if depth < 4 and isinstance(value, (list, tuple, dict)):
         return any(_learns(x, depth + 1) for x in (value.values() if isinstance(value, dict) else value))
     return False
+
+
+def _plain(value, depth=0):
+    """The value with arrays for the Tensors in it: a Tensor's own methods take other arguments than NumPy's."""
+    if isinstance(value, _core.Tensor):
+        return np.asarray(value)
+    if depth < 4 and type(value) in (list, tuple):
+        return type(value)(_plain(x, depth + 1) for x in value)
+    if depth < 4 and type(value) is dict:
+        return {name: _plain(x, depth + 1) for name, x in value.items()}
+    return value
 
 
 def _refuse(name):
@@ -71,7 +89,7 @@ def _array_function(self, function, types, args, keywords):
         return NotImplemented
     if _core.is_recording() and (_learns(args) or _learns(keywords)):
         _refuse(function.__name__)
-    return function._implementation(*args, **keywords)
+    return function._implementation(*_plain(args), **_plain(keywords))
 
 
 def install():

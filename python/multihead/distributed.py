@@ -9,6 +9,8 @@ ring_attention() is attention() on sequences of which each rank has a part (docs
 ranks as threads, where there is no mpirun.
 """
 
+from __future__ import annotations
+
 import atexit
 import sys
 
@@ -18,7 +20,7 @@ from ._core import Group, SequenceShards, gather_rows, own_rows, ring_attention,
 _group = None
 
 
-def group():
+def group() -> Group:
     """All processes of the job as a Group with rank and size; a group of one without a launcher.
 
     Every rank has to call it once, or a function that trains. An uncaught exception ends the whole job.

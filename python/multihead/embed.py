@@ -1,6 +1,9 @@
 """Text embeddings, with the arguments of sentence-transformers."""
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from ._core import (
     ImageClassifier,
@@ -12,6 +15,12 @@ from ._core import (
     nearest,
     tensor,
 )
+from ._types import ArrayLike, PathLike
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ._core import Encoder, Tokenizer
 
 __all__ = [
     "CrossEncoder",
@@ -40,8 +49,8 @@ class SentenceEncoder:
     attention in bf16, the weights too unless `weights` says otherwise.
     """
 
-    def __init__(self, model_name_or_path, *, prompts=None, default_prompt_name=None, truncate_dim=None,
-                 similarity_fn_name=None, weights=None, pooling=None, precision="f32"):
+    def __init__(self, model_name_or_path: PathLike, *, prompts: Mapping[str, str] | None = None, default_prompt_name: str | None = None, truncate_dim: int | None = None,
+                 similarity_fn_name: str | None = None, weights: str | None = None, pooling: str | None = None, precision: str = "f32") -> None:
         if precision not in ("f32", "bf16"):
             raise ValueError(f"SentenceEncoder: precision must be 'f32' or 'bf16', got {precision!r}")
         self._encoder = TextEncoder.load(model_name_or_path, weights or precision, pooling)
@@ -62,9 +71,9 @@ class SentenceEncoder:
             raise ValueError(f"SentenceEncoder: prompt_name {name!r} is none of {sorted(self.prompts)}")
         return "" if name is None else self.prompts[name]
 
-    def encode(self, sentences, prompt_name=None, prompt=None, batch_size=32, show_progress_bar=None,
-               output_value="sentence_embedding", precision="float32", convert_to_numpy=True, convert_to_tensor=False,
-               device=None, normalize_embeddings=None, truncate_dim=None):
+    def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
+               output_value: str = "sentence_embedding", precision: str = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
+               device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None) -> Any:
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
 
         batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
@@ -88,11 +97,11 @@ class SentenceEncoder:
         array = np.asarray(vectors)
         return array[0] if single else array
 
-    def encode_query(self, sentences, **options):
+    def encode_query(self, sentences: Any, **options: Any) -> Any:
         """encode() with the prompt "query", if there is one and no other is given."""
         return self._encode_as(["query"], sentences, options)
 
-    def encode_document(self, sentences, **options):
+    def encode_document(self, sentences: Any, **options: Any) -> Any:
         """encode() with the first of the prompts "document", "passage" and "corpus", if no other is given."""
         return self._encode_as(["document", "passage", "corpus"], sentences, options)
 
@@ -102,52 +111,52 @@ class SentenceEncoder:
             options = {**options, "prompt": self.prompts[name] if name else ""}
         return self.encode(sentences, **options)
 
-    def similarity(self, a, b):
+    def similarity(self, a: ArrayLike, b: ArrayLike) -> np.ndarray[Any, Any]:
         """Between the rows of a and b, by similarity_fn_name: the folder's, else 'cosine'; 'dot', or the distances
         'euclidean' and 'manhattan', negated."""
         import numpy as np
 
         return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
 
-    def get_sentence_embedding_dimension(self):
+    def get_sentence_embedding_dimension(self) -> int:
         return min(self.truncate_dim or self._encoder.dim, self._encoder.dim)
 
     @property
-    def max_seq_length(self):
+    def max_seq_length(self) -> int:
         return self._encoder.max_length
 
     @property
-    def tokenizer(self):
+    def tokenizer(self) -> Tokenizer:
         return self._encoder.tokenizer
 
     @property
-    def encoder(self):
+    def encoder(self) -> Any:
         """The Encoder, LanguageModel or Seq2Seq."""
         return self._encoder.model
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"SentenceEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
 
 
 class CrossEncoder:
     """A model that scores two texts in one sequence, with the arguments of sentence-transformers."""
 
-    def __init__(self, model_name_or_path, *, max_length=None, activation_fn=None, device=None, weights="f32"):
+    def __init__(self, model_name_or_path: PathLike, *, max_length: int | None = None, activation_fn: Any = None, device: Any = None, weights: str | None = "f32") -> None:
         _only("CrossEncoder", device=(device, "cpu"))
         self._classifier = TextClassifier.load(model_name_or_path, weights)
         self.activation_fn = activation_fn
         self.max_length = min(max_length or self._classifier.max_length, self.model.config.context)
 
     @property
-    def model(self):
+    def model(self) -> Encoder:
         return self._classifier.encoder
 
     @property
-    def tokenizer(self):
+    def tokenizer(self) -> Tokenizer:
         return self._classifier.tokenizer
 
-    def predict(self, sentences, batch_size=32, show_progress_bar=None, activation_fn=None, apply_softmax=False,
-                convert_to_numpy=True, convert_to_tensor=False, apply_sigmoid=None):
+    def predict(self, sentences: Any, batch_size: int = 32, show_progress_bar: bool | None = None, activation_fn: Any = None, apply_softmax: bool = False,
+                convert_to_numpy: bool = True, convert_to_tensor: bool = False, apply_sigmoid: bool | None = None) -> Any:
         """Scores [n] of pairs of texts, or [n, labels] if the model has several labels; NumPy f32, or a multihead
         Tensor with convert_to_tensor=True.
 
@@ -176,8 +185,8 @@ class CrossEncoder:
         scores = scores[0] if single else scores
         return scores if convert_to_numpy and not convert_to_tensor else tensor(np.ascontiguousarray(scores))
 
-    def rank(self, query, documents, top_k=None, return_documents=False, batch_size=32, show_progress_bar=None,
-             activation_fn=None, apply_softmax=False):
+    def rank(self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool = False, batch_size: int = 32, show_progress_bar: bool | None = None,
+             activation_fn: Any = None, apply_softmax: bool = False) -> list[dict[str, Any]]:
         """Documents ranked by their score with the query, best first: [{"corpus_id", "score"(, "text")}]."""
         if self.model.config.num_labels != 1:
             raise ValueError(f"CrossEncoder: ranking needs one label, the model has {self.model.config.num_labels}")

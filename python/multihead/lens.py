@@ -6,12 +6,16 @@ gradients are needed (attribution_patching, integrated_gradients), else anything
 named after a paper say which. They run without a tape, in f32, and leave the model as it is.
 """
 
+from __future__ import annotations
+
 import contextlib
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
 from ._core import (
     Adam,
+    Mask,
     NoTape,
     Points,
     Tape,
@@ -24,10 +28,11 @@ from ._core import (
     sum as sum_of,
     tensor,
 )
+from ._types import ArrayLike
 from .models import prune
 
 
-class Cache(dict):
+class Cache(dict[str, Tensor]):
     """Cached tensors by point; TransformerLens's names work too."""
 
     def __missing__(self, name):
@@ -36,7 +41,7 @@ class Cache(dict):
             raise KeyError(f"{name}: not in the cache, which holds {', '.join(sorted(self)[:12])} …")
         return self[ours]
 
-    def stack(self, point):
+    def stack(self, point: str) -> np.ndarray[Any, Any]:
         """The point of every layer as one array [layers, ...]: stack('self_attn.z')."""
         found = []
         while f"layers.{len(found)}.{point}" in self:
@@ -46,7 +51,7 @@ class Cache(dict):
         return np.stack(found)
 
 
-def run_with_cache(model, *inputs, points="*", heads=None, rows=None, **call):
+def run_with_cache(model: Any, *inputs: Any, points: str | Sequence[str] = "*", heads: Sequence[int] | None = None, rows: Sequence[int] | None = None, **call: Any) -> tuple[Any, Cache]:
     """(model(*inputs), Cache): the tensors at `points` (one or more patterns), or only the given heads and rows.
 
     `model` is anything that runs our modules: a model, model.features, an nn module, a function. A list for
@@ -60,7 +65,7 @@ def run_with_cache(model, *inputs, points="*", heads=None, rows=None, **call):
     return output, Cache(look.kept)
 
 
-def run_with_hooks(model, *inputs, hooks, **call):
+def run_with_hooks(model: Any, *inputs: Any, hooks: Any, **call: Any) -> Any:
     """model(*inputs) with hooks [(point, function)], where function(x, name) reads x or returns its replacement."""
     look = Points()
     for point, function in hooks:
@@ -69,7 +74,7 @@ def run_with_hooks(model, *inputs, hooks, **call):
         return model(*inputs, **call)
 
 
-def head_gates(gates, attentions=None):
+def head_gates(gates: Tensor, attentions: Sequence[str] | None = None) -> dict[str, Any]:
     """Hooks that multiply the heads' outputs z by gates [L, H] or [L, B, H], an array or a Tensor with gradient.
 
     attentions: the names of the L attentions, by default layers.0.self_attn and so on; those of a translator are
@@ -87,7 +92,7 @@ def head_gates(gates, attentions=None):
     return [(f"{name}.z", gate(layer)) for layer, name in enumerate(names)]
 
 
-def knock_out(pairs, query_count, key_count=None):
+def knock_out(pairs: Sequence[tuple[int, int]], query_count: int, key_count: int | None = None) -> Mask:
     """A mask without the (query, key) pairs, for Points.exclude('layers.3.self_attn', knock_out(pairs, T))."""
     flags = np.ones((query_count, key_count or query_count), bool)
     for query, key in pairs:
@@ -133,7 +138,7 @@ def _check_linear(model):
 # ---- what each part adds to a logit ----
 
 
-def logit_lens(model, tokens, rows=None):
+def logit_lens(model: Any, tokens: ArrayLike, rows: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
     """Logits [L + 1, B, rows, V] as if the model ended before each layer (nostalgebraist 2020); last, its own."""
     layers = model.config.num_layers
     names = [*(f"layers.{i}.resid_pre" for i in range(layers)), f"layers.{layers - 1}.resid_post"]
@@ -141,7 +146,7 @@ def logit_lens(model, tokens, rows=None):
     return np.stack([np.asarray(model.logits(model.features_from(layers, cache[name]))) for name in names])
 
 
-def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
+def direct_logit_attribution(model: Any, tokens: ArrayLike, target: int, *, against: int | None = None, row: int = -1) -> Any:
     """Contributions of all components to the logit of `target` (minus that of `against`) at a row: {name: float}.
 
     They sum to that logit. Names are embed, pos_embed, layers.i.head.j, layers.i.attn_bias, layers.i.mlp_out and
@@ -189,7 +194,7 @@ def direct_logit_attribution(model, tokens, target, *, against=None, row=-1):
 # ---- ablation and patching ----
 
 
-def ablate_heads(model, tokens, metric, *, value="zero", rows=None, batch=64, rng=None):
+def ablate_heads(model: Any, tokens: ArrayLike, metric: Callable[[Tensor], Any], *, value: str = "zero", rows: Sequence[int] | None = None, batch: int = 64, rng: Any = None) -> np.ndarray[Any, Any]:
     """The metric with each head ablated in turn, [L, H] (mean over the rows of `tokens`), in one sweep.
 
     value: 'zero', 'mean' (over the tokens of the batch, Wang et al. 2022) or 'resample' (another row's). The
@@ -230,7 +235,7 @@ def _from_layer(model, layer, resid, metric, rows, point, value):
     return _values(metric, model.logits(features))
 
 
-def activation_patching(model, clean, corrupted, metric, *, point="resid_pre", rows=None, batch=64):
+def activation_patching(model: Any, clean: ArrayLike, corrupted: ArrayLike, metric: Callable[[Tensor], Any], *, point: str = "resid_pre", rows: Sequence[int] | None = None, batch: int = 64) -> np.ndarray[Any, Any]:
     """The metric of the corrupted run with one activation of the clean run patched in (Meng et al. 2022).
 
     [L, T] over tokens for points such as 'resid_pre', 'attn_out', 'mlp_out'; [L, H] over heads, whole rows, for
@@ -261,7 +266,7 @@ def activation_patching(model, clean, corrupted, metric, *, point="resid_pre", r
     return np.stack(result)
 
 
-def path_patching(model, clean, corrupted, sender, receivers, metric):
+def path_patching(model: Any, clean: ArrayLike, corrupted: ArrayLike, sender: Any, receivers: Any, metric: Callable[[Tensor], Any]) -> Any:
     """The metric of the clean run if receivers see the sender's output of the corrupted run (Goldowsky-Dill 2023).
 
     sender (layer, head); receivers are later points such as 'layers.9.self_attn.q' or 'layers.3.mlp_pre'.
@@ -288,7 +293,7 @@ def path_patching(model, clean, corrupted, sender, receivers, metric):
         return float(_values(metric, run_with_hooks(model, clean, hooks=hooks))[0])
 
 
-def attribution_patching(model, clean, corrupted, metric, *, points="layers.*.resid_pre"):
+def attribution_patching(model: Any, clean: ArrayLike, corrupted: ArrayLike, metric: Callable[[Tensor], Any], *, points: str | Sequence[str] = "layers.*.resid_pre") -> Any:
     """activation_patching() to first order: (clean - corrupted) * gradient of the corrupted metric (Nanda 2023).
 
     A Cache of arrays of the points' shapes; their sum over an axis is the effect of patching all of it.
@@ -332,7 +337,7 @@ def _gradients(model, tokens, metric, points, edits=()):
     return arrays(look.kept), arrays(look.gradients)
 
 
-def integrated_gradients(model, tokens, metric, *, baseline=None, steps=32):
+def integrated_gradients(model: Any, tokens: ArrayLike, metric: Callable[[Tensor], Any], *, baseline: Any = None, steps: int = 32) -> np.ndarray[Any, Any]:
     """Attribution [T, E] of the metric to the token embeddings, relative to a baseline (Sundararajan et al. 2017).
 
     baseline [T, E]; None: the mean of all tokens' embeddings. The sum is metric(tokens) - metric(baseline), up
@@ -356,7 +361,7 @@ def integrated_gradients(model, tokens, metric, *, baseline=None, steps=32):
 # ---- heads ----
 
 
-def head_importance(model, tokens, targets=None):
+def head_importance(model: Any, tokens: ArrayLike, targets: ArrayLike | None = None) -> Any:
     """Expected |d loss / d gate| of every head, [L, H], normalised per layer to length 1 (Michel et al. 2019, eq. 2).
 
     tokens [B, T]; targets default to the next tokens. The loss is each sequence's mean.
@@ -374,7 +379,7 @@ def head_importance(model, tokens, targets=None):
     return raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-30)
 
 
-def attention_rollout(patterns, residual=0.5):
+def attention_rollout(patterns: Any, residual: float = 0.5) -> np.ndarray[Any, Any]:
     """Attention of the last layer to the input [B, T, T] through all layers (Abnar & Zuidema 2020).
 
     patterns: a Cache with 'layers.*.self_attn.pattern', or arrays [L, B, H, T, T]. Heads are averaged; `residual`
@@ -395,7 +400,7 @@ def _said_twice(model, length, batch, seed):
     return np.concatenate([half, half], 1)
 
 
-def head_scores(model, *, length=50, batch=8, seed=0):
+def head_scores(model: Any, *, length: int = 50, batch: int = 8, seed: int = 0) -> dict[str, Any]:
     """{'induction', 'previous_token', 'duplicate_token'}: [L, H], mean attention on repeated random tokens.
 
     To the token after the earlier occurrence (prefix matching, Olsson et al. 2022), to the token before, and
@@ -412,7 +417,7 @@ def head_scores(model, *, length=50, batch=8, seed=0):
     }
 
 
-def copying_accuracy(model, *, length=50, batch=8, seed=0, hooks=()):
+def copying_accuracy(model: Any, *, length: int = 50, batch: int = 8, seed: int = 0, hooks: Any = ()) -> float:
     """Top-1 accuracy on the second half of repeated random tokens."""
     tokens = _said_twice(model, length, batch, seed)
     logits = np.asarray(run_with_hooks(model, tokens, hooks=list(hooks)))
@@ -420,7 +425,7 @@ def copying_accuracy(model, *, length=50, batch=8, seed=0, hooks=()):
     return float((guess == tokens[:, length + 1 :]).mean())
 
 
-def train_head_gates(model, batches, *, penalty=0.02, lr=0.1, seed=0, attentions=None, loss=None, weights=None):
+def train_head_gates(model: Any, batches: Any, *, penalty: float = 0.02, lr: float = 0.1, seed: int = 0, attentions: Sequence[str] | None = None, loss: Any = None, weights: Any = None) -> Any:
     """Gates [L, H] in [0, 1] that keep the loss low with few heads open (Voita et al. 2019; L0 of Louizos et al. 2018).
 
     batches: the arguments of loss(), by default model.loss, one step each. The model's weights stay as they are, or

@@ -1,6 +1,9 @@
 """Language models, encoders and translation in Hugging Face layout."""
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 from ._core import (
     DecodeState,
@@ -24,14 +27,15 @@ from ._core import (
     prune,
     save_state,
 )
+from ._types import PathLike
 
 
 class AutoModel:
     """Loads a folder as the class that its config.json names: LanguageModel, Seq2Seq, Encoder or ImageEncoder."""
 
     @staticmethod
-    def from_pretrained(folder, **options):
-        """The model of a folder, or a LanguageModel from a .gguf file. options are passed to its class's load()."""
+    def from_pretrained(folder: PathLike, **options: Any) -> Any:
+        """The model of a folder, or a LanguageModel from a .gguf file; options are those of its class's load()."""
         if os.path.isfile(folder):
             return LanguageModel.load(folder, **options)
         if is_seq2seq_folder(folder):

@@ -1,5 +1,9 @@
 """Modules, with PyTorch's weight names. Dropout is active if and only if a call passes rng."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping
+
 from ._core import (
     DecodeState,
     Embedding,
@@ -19,20 +23,22 @@ from ._core import (
     relative_buckets,
     sinusoidal_positions,
 )
-from . import _core
+from . import _core, _printing
+from ._core import Tensor
+from ._types import ArrayLike
 
 
-def LayerNorm(size, eps=1e-5, bias=True):
+def LayerNorm(size: int, eps: float = 1e-5, bias: bool = True) -> Norm:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis."""
     return Norm(size, kind="layer", eps=eps, bias=bias)
 
 
-def RMSNorm(size, eps=1e-6):
+def RMSNorm(size: int, eps: float = 1e-6) -> Norm:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
     return Norm(size, kind="rms", eps=eps)
 
 
-def masked_X(X, valid_lens, value=-1e6):  # noqa: N802, N803
+def masked_X(X: ArrayLike, valid_lens: ArrayLike, value: float = -1e6) -> Tensor:  # noqa: N802, N803
     """masked_scores() under its name in the lecture notes."""
     return _core.masked_scores(X, valid_lens, value)
 
@@ -44,7 +50,7 @@ class Module:
     attributes (self.head = self.embedding.weight) is one parameter; copy.deepcopy() keeps it so.
     """
 
-    def named_parameters(self):
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
         found, seen = [], set()
         for name, value in vars(self).items():
@@ -54,16 +60,16 @@ class Module:
                     found.append((path, tensor))
         return found
 
-    def parameters(self):
+    def parameters(self) -> list[Tensor]:
         return [tensor for _, tensor in self.named_parameters()]
 
-    def parameter_count(self):
+    def parameter_count(self) -> int:
         return sum(tensor.size for tensor in self.parameters())
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Tensor]:
         return {name: tensor.detach() for name, tensor in self.named_parameters()}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Copies tensors into the parameters of the same name; FormatError lists all mismatched names."""
         own = dict(self.named_parameters())
         state = {name: _core.tensor(value) for name, value in state.items()}
@@ -79,12 +85,16 @@ class Module:
         for name, tensor in own.items():
             tensor.detach().numpy()[...] = state[name].to(tensor.dtype).numpy()
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         for tensor in self.parameters():
             tensor.grad = None
 
-    def __repr__(self):
-        return f"{type(self).__name__}({self.parameter_count()} parameters)"
+    def __repr__(self) -> str:
+        return _printing.tree(self, type(self).__name__)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def _parts(name, value):

@@ -3,11 +3,15 @@
 A reference for testing ONNX runtimes: the semantics of ONNX 1.23, computed in float32 for 16-bit inputs.
 """
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 
 from . import _core
+from ._types import ArrayLike
 
 _TYPES = ("float16", "float32", "float64", "bfloat16")
 
@@ -97,25 +101,25 @@ def _with_mask(allowed, mask, keys):
 
 
 def onnx_attention(
-    Q,
-    K,
-    V,
-    attn_mask=None,
-    past_key=None,
-    past_value=None,
-    nonpad_kv_seqlen=None,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    attn_mask: ArrayLike | None = None,
+    past_key: ArrayLike | None = None,
+    past_value: ArrayLike | None = None,
+    nonpad_kv_seqlen: ArrayLike | None = None,
     *,
-    opset=24,
-    is_causal=0,
-    scale=None,
-    softcap=0.0,
-    q_num_heads=0,
-    kv_num_heads=0,
-    qk_matmul_output_mode=0,
-    softmax_precision=None,
-    left_window_size=-1,
-    right_window_size=-1,
-):
+    opset: int = 24,
+    is_causal: int = 0,
+    scale: Any = None,
+    softcap: float = 0.0,
+    q_num_heads: int = 0,
+    kv_num_heads: int = 0,
+    qk_matmul_output_mode: int = 0,
+    softmax_precision: int | None = None,
+    left_window_size: int = -1,
+    right_window_size: int = -1,
+) -> tuple[Any, Any, Any, Any]:
     """The ONNX Attention operator: returns (Y, present_key, present_value, qk_matmul_output).
 
     Inputs      Q (B, Hq, L, D) or (B, L, Hq*D) with q_num_heads, K, V, past_*: as in the standard; a rank-3
@@ -190,8 +194,8 @@ def _matmul_output(q, k, scale, softcap, bias, allowed, mode):
 
 
 def rotary_embedding(
-    X, cos_cache, sin_cache, position_ids=None, *, interleaved=0, rotary_embedding_dim=0, num_heads=0
-):
+    X: ArrayLike, cos_cache: ArrayLike, sin_cache: ArrayLike, position_ids: ArrayLike | None = None, *, interleaved: int = 0, rotary_embedding_dim: int = 0, num_heads: int = 0
+) -> np.ndarray[Any, Any]:
     """The ONNX RotaryEmbedding operator (opset 23): X (B, H, S, D) or (B, S, H*D) with num_heads."""
     X = _check("X", X)
     if X.ndim == 3 and num_heads <= 0:
@@ -220,7 +224,7 @@ def rotary_embedding(
     return y.reshape(X.shape) if X.ndim == 3 else y.transpose(0, 2, 1, 3)
 
 
-def rms_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
+def rms_normalization(X: ArrayLike, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> np.ndarray[Any, Any]:
     """The ONNX RMSNormalization operator (opset 23): X / sqrt(mean(X^2) + epsilon) * scale over axes >= axis."""
     X, scale = np.asarray(X), np.asarray(scale)
     if str(X.dtype) not in _TYPES:

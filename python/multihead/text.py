@@ -1,5 +1,7 @@
 """Tokenizers in Hugging Face's tokenizer.json format; text files; BLEU and chrF."""
 
+from __future__ import annotations
+
 from ._core import (
     Encoding,
     Tokenizer,
@@ -14,7 +16,20 @@ from ._core import (
     tokenize_13a,
 )
 
+from ._types import PathLike
+
+
+class AutoTokenizer:
+    """Loads the tokenizer of a model's folder, as AutoModel loads the model."""
+
+    @staticmethod
+    def from_pretrained(folder: PathLike) -> Tokenizer:
+        """The Tokenizer of a folder, a tokenizer.json or a .gguf file. Nothing is downloaded."""
+        return Tokenizer.load(folder)
+
+
 __all__ = [
+    "AutoTokenizer",
     "Encoding",
     "Tokenizer",
     "bleu",

@@ -1,7 +1,25 @@
 """Complete training runs, from a text file to tokenizer, model and metrics; evaluation; model checks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
 from . import _core, distributed
 from ._core import check_encoder, check_language_model, check_translator, evaluate
+from ._types import PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._settings import (
+        ClassifierSettings,
+        EmbedderSettings,
+        LanguageModelSettings,
+        MaskedLmSettings,
+        Seq2SeqSettings,
+    )
+
+Callback = Callable[[str, "dict[str, Any]"], Any]
 
 
 class _Bar:
@@ -31,8 +49,18 @@ class _Bar:
 
 
 def train_language_model(
-    data, folder, *, preset="tiny", tokenizer="", init="", resume=False, overwrite=False, callback=None, progress=False, **settings
-):
+    data: PathLike,
+    folder: PathLike,
+    *,
+    preset: str = "tiny",
+    tokenizer: PathLike = "",
+    init: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[LanguageModelSettings],
+) -> dict[str, Any]:
     """Trains a language model on a text file; returns the summary as a dict.
 
     data        a UTF-8 text file
@@ -49,19 +77,19 @@ def train_language_model(
 
 
 def train_seq2seq(
-    data,
-    folder,
+    data: PathLike,
+    folder: PathLike,
     *,
-    preset="tiny",
-    valid="",
-    tokenizer="",
-    init="",
-    resume=False,
-    overwrite=False,
-    callback=None,
-    progress=False,
-    **settings,
-):
+    preset: str = "tiny",
+    valid: PathLike = "",
+    tokenizer: PathLike = "",
+    init: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[Seq2SeqSettings],
+) -> dict[str, Any]:
     """Trains a translator on sentence pairs; returns the summary as a dict. Translator.load(folder) loads the model.
 
     data, valid  two-column files: source TAB target on every line
@@ -75,8 +103,17 @@ def train_seq2seq(
 
 
 def train_classifier(
-    data, folder, *, init, valid="", resume=False, overwrite=False, callback=None, progress=False, **settings
-):
+    data: PathLike,
+    folder: PathLike,
+    *,
+    init: PathLike,
+    valid: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[ClassifierSettings],
+) -> dict[str, Any]:
     """Fine-tunes an encoder to classify texts; returns the summary as a dict. TextClassifier.load(folder) loads it.
 
     data, valid  text TAB label on every line, or text TAB second text TAB label; of a name ending in .jsonl, objects
@@ -90,8 +127,17 @@ def train_classifier(
 
 
 def train_embedder(
-    data, folder, *, init, valid="", resume=False, overwrite=False, callback=None, progress=False, **settings
-):
+    data: PathLike,
+    folder: PathLike,
+    *,
+    init: PathLike,
+    valid: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[EmbedderSettings],
+) -> dict[str, Any]:
     """Fine-tunes an encoder to embed texts; returns the summary as a dict. SentenceEncoder(folder) loads it.
 
     data, valid  query TAB document on every line: the other documents of a batch are wrong answers
@@ -104,8 +150,18 @@ def train_embedder(
 
 
 def train_masked_lm(
-    data, folder, *, preset="tiny", tokenizer="", init="", resume=False, overwrite=False, callback=None, progress=False, **settings
-):
+    data: PathLike,
+    folder: PathLike,
+    *,
+    preset: str = "tiny",
+    tokenizer: PathLike = "",
+    init: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[MaskedLmSettings],
+) -> dict[str, Any]:
     """Trains an encoder by masked language modelling; returns the summary as a dict. Encoder.load(folder) loads it.
 
     preset      of a new encoder: "tiny", "small" or "base"; `settings` override it (see masked_lm_settings(preset))
@@ -116,27 +172,27 @@ def train_masked_lm(
     return _run("mlm", data, folder, settings, preset, "", tokenizer, init, resume, overwrite, callback, progress)
 
 
-def language_model_settings(preset):
+def language_model_settings(preset: str) -> dict[str, Any]:
     """All settings of train_language_model() with the values of a preset ('tiny', 'small', 'tutorial')."""
     return _core.settings("lm", preset)
 
 
-def seq2seq_settings(preset):
+def seq2seq_settings(preset: str) -> dict[str, Any]:
     """All settings of train_seq2seq() with the values of a preset ('tiny', 'small', 'base')."""
     return _core.settings("seq2seq", preset)
 
 
-def masked_lm_settings(preset):
+def masked_lm_settings(preset: str) -> dict[str, Any]:
     """All settings of train_masked_lm() with the values of a preset ('tiny', 'small', 'base')."""
     return _core.settings("mlm", preset)
 
 
-def classifier_settings():
+def classifier_settings() -> dict[str, Any]:
     """All settings of train_classifier(); dropout is the encoder's."""
     return _core.settings("classifier", "")
 
 
-def embedder_settings():
+def embedder_settings() -> dict[str, Any]:
     """All settings of train_embedder(); dropout is the encoder's."""
     return _core.settings("embedder", "")
 

@@ -1,11 +1,16 @@
 """Attention weights as a plot or a page in a notebook."""
 
+from __future__ import annotations
+
 import html
 import os
+from typing import Sequence
 
 import numpy as np
 
 from . import _core
+from ._core import Tokenizer
+from ._types import ArrayLike, PathLike
 
 
 class AttentionView:
@@ -16,7 +21,7 @@ class AttentionView:
     the SVG. Nothing is loaded from elsewhere.
     """
 
-    def __init__(self, weights, tokens=None, query_tokens=None, heads=None):
+    def __init__(self, weights: ArrayLike | None, tokens: Sequence[str] | None = None, query_tokens: Sequence[str] | None = None, heads: Sequence[int] | None = None) -> None:
         weights = np.asarray(weights, dtype=np.float32)
         if weights.ndim == 4:
             weights = weights[0]
@@ -36,7 +41,7 @@ class AttentionView:
         if self.query_tokens is not None and len(self.query_tokens) != queries:
             raise ValueError(f"AttentionView: {len(self.query_tokens)} query tokens for {queries} queries")
 
-    def svg(self, cell=14):
+    def svg(self, cell: int = 14) -> str:
         """One SVG with a panel per head; with fewer labels if `cell` is smaller than a line of text."""
         count, queries, keys = self.weights.shape
         left = 10 + 7 * max((len(t) for t in self.query_tokens or [""]), default=0)
@@ -83,10 +88,10 @@ class AttentionView:
 class AttentionPage:
     """The page returned by attend(): notebooks display it, save(path) writes it, html is its text."""
 
-    def __init__(self, text, height):
+    def __init__(self, text: str, height: int) -> None:
         self.html, self._height = text, height
 
-    def save(self, path):
+    def save(self, path: PathLike) -> None:
         with open(os.fspath(path), "w", encoding="utf-8") as file:
             file.write(self.html)
 
@@ -98,8 +103,8 @@ class AttentionPage:
 
 
 def attend(
-    model, text, tokenizer=None, *, beside=None, target="", layers=(), heads=(), rows=(), measures=None, off=(), cut=(), height=760
-):
+    model: Any, text: str, tokenizer: Tokenizer | None = None, *, beside: str | None = None, target: str = "", layers: Sequence[int] = (), heads: Sequence[int] | None = (), rows: Sequence[int] = (), measures: bool | None = None, off: Sequence[tuple[int, int]] = (), cut: Sequence[tuple[int, int, int, int]] = (), height: int = 760
+) -> AttentionPage:
     """An interactive page of a model's attention on a text: heads, matrix, lines, and the layers' predictions.
 
     model      a LanguageModel or Encoder with its tokenizer, or a Translator (`text` is the source, `target` what it writes; "":

@@ -90,13 +90,17 @@ def test_matrix_products_with_arrays(side):
         assert outcome(call, w, (pair[0] @ pair[1], gradient)) == "right"
 
 
+# Of matrices; comparisons, which have no gradient; powers, which depend on the exponent: test_tensor_methods.py.
+LEFT_OUT = {"matmul", "vecdot", "matvec", "vecmat", "power", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
+
+
 def test_ufuncs_of_a_tensor_that_learns_are_ours_or_refused():
     values = np.array([0.25, 0.5, 0.75])
     ours = {"exp", "log", "sqrt", "tanh", "square", "negative", "add", "subtract", "multiply", "divide"}
     seen, step = set(), 1e-6
     for name in sorted(set(dir(np))):
         ufunc = getattr(np, name)
-        if not isinstance(ufunc, np.ufunc) or ufunc.nin > 2 or ufunc.__name__ in ("matmul", "vecdot", "matvec", "vecmat"):
+        if not isinstance(ufunc, np.ufunc) or ufunc.nin > 2 or ufunc.__name__ in LEFT_OUT:
             continue
         w, others = tensor(values, "f8"), [np.array([1.5, 2.0, 3.0])] * (ufunc.nin - 1)
         try:
@@ -107,7 +111,7 @@ def test_ufuncs_of_a_tensor_that_learns_are_ours_or_refused():
         result = outcome(lambda: ufunc(w, *others), w, (value, slope))  # noqa: B023
         assert (result == "right") == (ufunc.__name__ in ours), name
         seen.add(ufunc.__name__)
-    assert ours <= seen and len(seen) > 60
+    assert ours <= seen and len(seen) > 55
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ The function is called with symbols. Arithmetic, comparisons, torch, NumPy and m
 arrays indexed by them are recorded; Python control flow on a symbol is refused, since it has no value yet.
 """
 
+from __future__ import annotations
+
 import contextlib
 import inspect
 import threading
+from typing import Any, Callable, Sequence
 
 from .. import _core
+from .._core import Mask
 from . import activations, functions, kinds, types, vectors
 from .arrays import with_captured_arrays
 from .values import NO_INDEX, Graph, Symbol, Traced, cast, find, index_captured, lift
@@ -93,7 +97,7 @@ def _finish(graph, result, with_score):
     return graph.code[: result.register + 1]  # later ones are unused
 
 
-def score_mod(function):
+def score_mod(function: Callable[..., Any]) -> Any:
     """A score function for attention(score_mod=…): function(score, batch, head, query, key) -> score.
 
     It is traced once, here: what it reads besides its arguments is read now. NumPy functions and captured arrays
@@ -105,7 +109,7 @@ def score_mod(function):
     return trace(function, "score_mod", True)[0]
 
 
-def mask_mod(function, align="end"):
+def mask_mod(function: Callable[..., Any], align: str | int | Sequence[int] = "end") -> Mask:
     """The Mask of the pairs for which function(batch, head, query, key) is true.
 
     `query` is the position among the keys, aligned as in causal(); a parameter named `row` gets the row of the call.

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "multihead/core/error.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
 #include "multihead/generate/stop_strings.h"
@@ -23,7 +24,17 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+// Arrays may be indices too, if they are one number.
+bool has_axes(const nb::object& x) {
+  return nb::hasattr(x, "ndim") && nb::cast<int>(nb::object(x.attr("ndim"))) > 0;
+}
+
 std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
+  if (PyUnicode_Check(prompts.ptr())) {
+    throw nb::type_error(
+        "generate: prompts must be token ids, got text; encode it with the model's Tokenizer, or use "
+        "multihead.TextGenerator(folder).generate(text)");
+  }
   std::vector<std::vector<int32_t>> rows;
   const auto convert = [](nb::handle row) {
     std::vector<int32_t> tokens;
@@ -37,7 +48,7 @@ std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
   const bool is_list = PyList_Check(prompts.ptr()) || PyTuple_Check(prompts.ptr());
   if (is_list && nb::len(prompts) > 0) {
     nb::object first = nb::object(prompts[0]);
-    single = PyLong_Check(first.ptr()) || nb::hasattr(first, "__index__");
+    single = PyLong_Check(first.ptr()) || (nb::hasattr(first, "__index__") && !has_axes(first));
   } else {
     single = !is_list && nb::cast<int>(nb::object(prompts.attr("ndim"))) == 1;
   }
@@ -155,6 +166,24 @@ int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tok
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
 
+// What a model folder says about generation, as keyword arguments.
+nb::dict generation_defaults(const Path& folder) {
+  GenerateOptions options;
+  apply(models::load_generation_config(folder), options);
+  nb::dict words;
+  words["temperature"] = options.sampling.temperature;
+  words["top_k"] = options.sampling.top_k;
+  words["top_p"] = options.sampling.top_p;
+  words["min_p"] = options.sampling.min_p;
+  words["repetition_penalty"] = options.sampling.repetition_penalty;
+  words["stop_tokens"] = options.stop_tokens;
+  words["no_repeat_ngram"] = options.no_repeat_ngram;
+  words["min_new_tokens"] = options.min_new_tokens;
+  words["suppress"] = options.suppress;
+  words["last_token"] = options.last_token;
+  return words;
+}
+
 }  // namespace
 
 void bind_generate(nb::class_<LanguageModel>& c) {
@@ -182,6 +211,10 @@ void bind_generate(nb::class_<LanguageModel>& c) {
 }
 
 void bind_generator(nb::module_& m) {
+  m.def("generation_defaults", &generation_defaults, "folder"_a,
+        "What the folder's generation_config.json asks of generate(), as keyword arguments.");
+  m.def("turn_ends", &turn_ends, "tokenizer"_a,
+        "Tokens that end an answer where the chat template writes them, besides the end of the text.");
   nb::class_<Generator>(
       m, "Generator",
       "Sequences decoded together, each with the tokens that generate() gives it alone: "

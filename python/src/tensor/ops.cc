@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <span>
+#include <vector>
 
 #include "multihead/core/error.h"
 #include "multihead/kernels/elementwise/unary_functions.h"
@@ -13,6 +15,7 @@
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/norm.h"
+#include "multihead/ops/reduce.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
@@ -26,6 +29,56 @@ namespace multihead::python {
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
+
+// None, an axis or several.
+std::vector<int> to_axes(nb::handle axis, const char* who) {
+  std::vector<int> axes;
+  if (axis.is_none()) return axes;
+  const auto add_axis = [&](nb::handle one) {
+    axes.push_back(static_cast<int>(std::clamp<int64_t>(to_integer(one, {who, "axis"}), INT_MIN, INT_MAX)));
+  };
+  if (PyTuple_Check(axis.ptr()) || PyList_Check(axis.ptr())) {
+    for (nb::handle one : axis) add_axis(one);
+    MH_CHECK(!axes.empty(), ValueError, who, ": axis must name an axis, or be None for all");
+  } else {
+    add_axis(axis);
+  }
+  return axes;
+}
+
+void bind_reductions(nb::module_& m) {
+  using Reduce = Tensor (*)(const Tensor&, std::span<const int>, bool);
+  const auto reduction = [&](const char* name, Reduce f, const char* doc) {
+    m.def(
+        name,
+        [f, name](nb::handle x, nb::handle axis, bool keepdims) {
+          const Tensor t = to_tensor(x, {name, "x"});
+          const std::vector<int> axes = to_axes(axis, name);
+          return unlocked([&] { return f(t, std::span<const int>(axes), keepdims); });
+        },
+        "x"_a, "axis"_a = nb::none(), "keepdims"_a = false, doc);
+  };
+  reduction("sum", &sum, "Sum over one axis, several, or all.");
+  reduction("mean", &mean, "Mean over one axis, several, or all.");
+  reduction("max", &max, "Largest element over one axis, several, or all; equal ones share the gradient.");
+  reduction("min", &min, "Smallest element over one axis, several, or all; equal ones share the gradient.");
+  using Place = Tensor (*)(const Tensor&, int, bool);
+  const auto place = [&](const char* name, Place f, const char* doc) {
+    m.def(
+        name,
+        [f, name](nb::handle x, nb::handle axis, bool keepdims) {
+          const Tensor t = to_tensor(x, {name, "x"});
+          const std::vector<int> axes = to_axes(axis, name);
+          MH_CHECK(axes.size() <= 1, ValueError, name, ": axis must be one axis or None");
+          if (!axes.empty()) return unlocked([&] { return f(t, axes[0], keepdims); });
+          const Tensor found = unlocked([&] { return f(reshape(t.detach(), {-1}), 0, false); });
+          return keepdims ? reshape(found, Shape::filled(t.rank(), 1)) : found;
+        },
+        "x"_a, "axis"_a = nb::none(), "keepdims"_a = false, doc);
+  };
+  place("argmax", &argmax, "Where the first largest element is: along an axis, or in the flattened tensor.");
+  place("argmin", &argmin, "Where the first smallest element is: along an axis, or in the flattened tensor.");
+}
 
 void bind_binary(nb::module_& m) {
   using Binary = Tensor (*)(const Tensor&, const Tensor&);
@@ -44,16 +97,7 @@ void bind_binary(nb::module_& m) {
   binary("mul", &mul, "a * b; shapes broadcast as in NumPy");
   binary("div", &div, "a / b; shapes broadcast as in NumPy");
   binary("matmul", &matmul, "a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n]");
-  m.def(
-      "sum",
-      [](nb::handle x, nb::handle axis, bool keep_axis) {
-        const Tensor t = to_tensor(x, {"sum", "x"});
-        if (axis.is_none()) return unlocked([&] { return sum(t); });
-        const int64_t given = to_integer(axis, {"sum", "axis"});
-        const int a = static_cast<int>(std::clamp<int64_t>(given, INT_MIN, INT_MAX));
-        return unlocked([&] { return sum(t, a, keep_axis); });
-      },
-      "x"_a, "axis"_a = nb::none(), "keep_axis"_a = false, "Sum of all elements, or over one axis.");
+  bind_reductions(m);
 }
 
 void bind_choices(nb::module_& m) {
@@ -99,8 +143,6 @@ void bind_elementwise(nb::module_& m) {
       #name, [](const Tensor& x) { return name(x); }, text);
   MH_UNARY_FUNCTIONS(MH_UNARY)
 #undef MH_UNARY
-  unary(
-      "mean", [](const Tensor& x) { return mean(x); }, "Mean of all elements, shape ()");
 
   bind_binary(m);
   bind_choices(m);

@@ -11,11 +11,11 @@
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/ops/elementwise.h"
-#include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
 #include "python/src/bindings.h"
 #include "python/src/tensor/convert.h"
 #include "python/src/tensor/copies.h"
+#include "python/src/tensor/operators.h"
 
 namespace multihead::python {
 
@@ -106,106 +106,6 @@ class PyAutocast {
   std::thread::id thread_;
 };
 
-// While a score or mask function is traced, on this thread. What would read a number out of a tensor that
-// learns, or make another one of it outside every tape, would lose its gradient.
-thread_local bool is_tracing = false;
-
-bool is_traced(nb::handle x) { return nb::hasattr(x, "__multihead_traced__"); }
-
-bool is_plain_index(nb::handle item) {
-  return PyLong_Check(item.ptr()) || PySlice_Check(item.ptr()) || item.is_none() || item.ptr() == Py_Ellipsis;
-}
-
-// Whether the index holds traced values, or the tensor learns while a function is traced.
-bool is_captured(const Tensor& x, const nb::tuple& items) {
-  if (is_tracing && x.requires_grad()) return true;
-  for (nb::handle item : items) {
-    if (!is_plain_index(item) && is_traced(item)) return true;
-  }
-  return false;
-}
-
-double number_of(const Tensor& x) {
-  if (is_tracing && x.requires_grad()) {
-    throw nb::type_error(
-        "Tensor: a traced function would take this number, of a tensor that requires a gradient, for a "
-        "constant; index the "
-        "tensor and go on with the traced value, or use tensor.detach()");
-  }
-  return x.item();
-}
-
-bool is_numpy_scalar(nb::handle x) {
-  static const nb::handle generic = nb::object(nb::module_::import_("numpy").attr("generic")).release();
-  return nb::isinstance(x, generic);
-}
-
-bool is_number(nb::handle x) {
-  if (PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr())) return true;
-  if (!is_numpy_scalar(x)) return false;
-  const auto kind = nb::cast<std::string>(x.attr("dtype").attr("kind"));
-  return kind == "f" || kind == "i" || kind == "u" || kind == "b";
-}
-
-// A number as a tensor of the other operand's dtype.
-Tensor number_like(nb::handle x, Dtype dtype) {
-  const double value = PyFloat_AsDouble(x.ptr());
-  if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-  return Tensor::full({}, value, dtype);
-}
-
-// One element of an index: integers drop their axis, slices keep it.
-Tensor take(const Tensor& x, nb::handle item, int& axis) {
-  const int64_t size = x.size(axis);
-  if (PySlice_Check(item.ptr())) {
-    Py_ssize_t begin, end, step;
-    if (PySlice_Unpack(item.ptr(), &begin, &end, &step) < 0) throw nb::python_error();
-    const Py_ssize_t count = PySlice_AdjustIndices(size, &begin, &end, step);
-    if (step == 1) return slice(x, axis++, begin, begin + count);
-    MH_CHECK(!x.requires_grad(), ValueError, "Tensor: slices with a step have no gradient; detach() first");
-    Shape shape = x.shape(), strides = x.strides();
-    const int64_t offset = count > 0 ? begin * strides[axis] : 0;
-    shape[axis] = count;
-    if (count > 1) strides[axis] *= step;
-    const Tensor view = x.as_strided(shape, strides, offset);
-    ++axis;
-    return step > 0 ? view : view.clone();
-  }
-  if (!PyIndex_Check(item.ptr())) {
-    throw nb::type_error(
-        "Tensor: indices are integers, slices, None and ...; use numpy.asarray(tensor) for others");
-  }
-  const Py_ssize_t i = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
-  if (i == -1 && PyErr_Occurred()) throw nb::python_error();
-  const int64_t at = i < 0 ? i + size : i;
-  if (at < 0 || at >= size) {
-    throw nb::index_error(
-        concat("Tensor: index ", i, " is out of range for axis ", axis, " of size ", size).c_str());
-  }
-  return reshape(slice(x, axis, at, at + 1), x.shape().erased(axis));
-}
-
-nb::object get_item(nb::handle self, nb::handle key) {
-  const Tensor& x = nb::cast<const Tensor&>(self);
-  nb::tuple items = PyTuple_Check(key.ptr()) ? nb::borrow<nb::tuple>(key) : nb::make_tuple(key);
-  if (is_captured(x, items)) return nb::module_::import_("multihead._trace").attr("index")(self, key);
-  int used = 0;
-  for (nb::handle item : items) used += item.is_none() || item.ptr() == Py_Ellipsis ? 0 : 1;
-  if (used > x.rank()) throw nb::index_error("Tensor: too many indices");
-  Tensor result = x;
-  int axis = 0;
-  for (nb::handle item : items) {
-    if (item.is_none()) {
-      result = reshape(result, result.shape().inserted(axis++, 1));
-    } else if (item.ptr() == Py_Ellipsis) {
-      axis += x.rank() - used;
-    } else {
-      result = take(result, item, axis);
-    }
-  }
-  return nb::cast(std::move(result));
-}
-
 // As NumPy sees it: a view for every dtype that NumPy has.
 nb::object to_numpy(nb::handle self) {
   const Tensor& x = nb::cast<const Tensor&>(self);
@@ -219,39 +119,6 @@ nb::object to_numpy(nb::handle self) {
   }
   const Tensor wide = unlocked([&] { return x.to(Dtype::f32); });
   return to_numpy(nb::cast(wide)).attr("astype")(bfloat16);
-}
-
-template <class F>
-nb::object arithmetic(const Tensor& a, nb::handle b, F&& f) {
-  if (nb::isinstance<Tensor>(b) || (nb::hasattr(b, "__dlpack__") && !is_numpy_scalar(b))) {
-    const Tensor other = to_tensor(b, {"arithmetic", "other"});
-    return nb::cast(unlocked([&] { return f(a, other); }));
-  }
-  if (is_number(b)) {
-    const Tensor other = number_like(b, a.dtype());
-    return nb::cast(unlocked([&] { return f(a, other); }));
-  }
-  return nb::borrow(nb::handle(Py_NotImplemented));
-}
-
-void bind_operators(nb::class_<Tensor>& c) {
-  using Op = Tensor (*)(const Tensor&, const Tensor&);
-  const auto define = [&](const char* name, const char* reflected, Op op) {
-    c.def(
-        name, [op](const Tensor& a, nb::handle b) { return arithmetic(a, b, op); }, "other"_a);
-    c.def(
-        reflected,
-        [op](const Tensor& a, nb::handle b) {
-          return arithmetic(a, b, [op](const Tensor& x, const Tensor& y) { return op(y, x); });
-        },
-        "other"_a);
-  };
-  define("__add__", "__radd__", &add);
-  define("__sub__", "__rsub__", &sub);
-  define("__mul__", "__rmul__", &mul);
-  define("__truediv__", "__rtruediv__", &div);
-  define("__matmul__", "__rmatmul__", &matmul);
-  c.def("__neg__", [](const Tensor& a) { return unlocked([&] { return neg(a); }); });
 }
 
 void bind_gradients(nb::class_<Tensor>& c) {
@@ -303,8 +170,12 @@ void bind_shapes(nb::class_<Tensor>& c) {
       "shape"_a, "View with axes of size 1 repeated.");
   c.def("contiguous", [](const Tensor& t) { return unlocked([&] { return contiguous(t); }); });
   c.def(
-      "clone", [](const Tensor& t) { return unlocked([&] { return t.clone(); }); },
-      "Row-major copy without gradient.");
+      "clone",
+      [](const Tensor& t) {
+        const Tensor copy = unlocked([&] { return t.clone(); });
+        return record({t}, copy, [](const Tensor& d) -> Gradients { return {d}; });
+      },
+      "A row-major copy. Differentiable.");
   c.def("detach", &Tensor::detach, "Same memory, no gradient.");
   c.def(
       "to",
@@ -313,14 +184,6 @@ void bind_shapes(nb::class_<Tensor>& c) {
         return unlocked([&] { return cast(t, d); });
       },
       "dtype"_a, "Converted copy, or this tensor if it already has the dtype. Differentiable.");
-}
-
-void bind_tracing(nb::module_& m) {
-  m.def("is_recording", [] { return is_tracing || Tape::current() != nullptr; });
-  m.def("has_tape", [] { return Tape::current() != nullptr; });
-  m.def(
-      "set_tracing", [](bool tracing) { return std::exchange(is_tracing, tracing); }, "tracing"_a,
-      "Whether a function is traced on this thread from now on; returns what was.");
 }
 
 void bind_tapes(nb::module_& m) {
@@ -435,13 +298,13 @@ void bind_tensor_class(nb::module_& m) {
   c.def_prop_ro("nbytes", &Tensor::bytes);
   c.def_prop_ro("is_contiguous", &Tensor::is_contiguous);
   c.def_prop_ro("data_ptr", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()); });
-  c.def("item", &number_of, "The value of a tensor with one element.");
+  c.def("item", &python_number, nb::sig("def item(self) -> float"),
+        "The value of a tensor with one element.");
   c.def("__float__", &number_of);
   c.def("__len__", [](const Tensor& t) {
     if (t.rank() == 0) throw nb::type_error("len() of a tensor without axes");
     return t.size(0);
   });
-  c.def("__repr__", [](const Tensor& t) { return to_string(t); });
   c.def("__getitem__", &get_item, nb::sig("def __getitem__(self, key: object, /) -> Tensor"));
   c.def("numpy", &to_numpy, nb::sig("def numpy(self) -> numpy.ndarray"),
         "A NumPy array over the same memory (a copy for bfloat16).");

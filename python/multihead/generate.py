@@ -1,0 +1,124 @@
+"""Text in, text out: a language model with its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Mapping, Sequence, overload
+
+from ._core import LanguageModel, Tokenizer, generation_defaults, turn_ends
+from ._types import PathLike
+
+__all__ = ["TextGenerator"]
+
+
+class TextGenerator:
+    """A language model's folder or .gguf file, from text to text. Nothing is downloaded.
+
+    `model` and `tokenizer` are the parts. What the folder's generation_config.json says holds unless a call says
+    otherwise. weights: 'int8', 'q8', 'q5' or 'q4' for less memory and time, as LanguageModel.load() takes them.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+
+    def __init__(self, folder: PathLike, *, weights: str | None = None) -> None:
+        self.model = LanguageModel.load(folder, weights)
+        self.tokenizer = Tokenizer.load(folder)
+        self._defaults = {} if os.path.isfile(folder) else generation_defaults(folder)
+        if not self._defaults.get("stop_tokens") and self.tokenizer.eos_id is not None:
+            self._defaults["stop_tokens"] = [self.tokenizer.eos_id]
+
+    @overload
+    def generate(
+        self, prompt: str, *, max_new_tokens: int = ..., temperature: float | None = ..., top_k: int | None = ...,
+        top_p: float | None = ..., seed: int = ..., stop_strings: Sequence[str] = ...,
+        on_text: Callable[[str], Any] | None = ...,
+    ) -> str: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Sequence[str], *, max_new_tokens: int = ..., temperature: float | None = ...,
+        top_k: int | None = ..., top_p: float | None = ..., seed: int = ..., stop_strings: Sequence[str] = ...,
+    ) -> list[str]: ...  # fmt: skip
+    def generate(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        max_new_tokens: int = 100,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop_strings: Sequence[str] = (),
+        on_text: Callable[[str], Any] | None = None,
+    ) -> str | list[str]:
+        """What the model writes after the prompt, or after each of several; temperature 0 takes the likeliest token.
+
+        on_text, for one prompt, is called with each piece of text as it comes.
+        """
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        if on_text is not None and not isinstance(prompt, str):
+            raise ValueError("TextGenerator.generate: on_text takes one prompt, a str")
+        ids = [self.tokenizer.encode(text) for text in prompts]
+        options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings)
+        texts = self._write(ids, options, on_text)
+        return texts[0] if isinstance(prompt, str) else texts
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]] | str,
+        *,
+        max_new_tokens: int = 200,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop_strings: Sequence[str] = (),
+        on_text: Callable[[str], Any] | None = None,
+    ) -> str:
+        """The answer to a conversation, [{"role": "user", "content": "..."}, ...], by the model's chat template.
+
+        A str is one message of the user. The answer ends where the template ends a turn.
+        """
+        talk = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        ids = self.tokenizer.apply_chat_template(talk, add_generation_prompt=True)
+        options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings)
+        options["stop_tokens"] = [*options.get("stop_tokens", []), *turn_ends(self.tokenizer)]
+        return self._write([ids], options, on_text)[0]
+
+    def _options(
+        self, max_new_tokens: int, temperature: float | None, top_k: int | None, top_p: float | None, seed: int,
+        stop_strings: Sequence[str],
+    ) -> dict[str, Any]:  # fmt: skip
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        options = {**self._defaults, **{name: value for name, value in given.items() if value is not None}}
+        options.update(max_new_tokens=max_new_tokens, seed=seed)
+        if stop_strings:
+            options.update(stop_strings=list(stop_strings), tokenizer=self.tokenizer)
+        return options
+
+    def _write(self, ids: list[list[int]], options: dict[str, Any], on_text: Callable[[str], Any] | None) -> list[str]:
+        if on_text is not None:
+            options["on_token"] = _Pieces(self.tokenizer, set(options.get("stop_tokens", [])), on_text)
+        return [self.tokenizer.decode(row, skip_special=True, continued=True) for row in self.model.generate(ids, **options)]
+
+    def __repr__(self) -> str:
+        return f"TextGenerator({self.model.parameter_count():,} parameters, {self.tokenizer.vocab_size:,} tokens)"
+
+
+class _Pieces:
+    """Calls back with the text that each token completes; half characters wait for their other half."""
+
+    def __init__(self, tokenizer: Tokenizer, ends: set[int], on_text: Callable[[str], Any]) -> None:
+        self._tokenizer, self._ends, self._on_text = tokenizer, ends, on_text
+        self._ids: list[int] = []
+        self._shown = ""
+
+    def __call__(self, row: int, token: int) -> Any:
+        if token in self._ends:
+            return None
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids, skip_special=True, continued=True)
+        if text.endswith("\ufffd") or not text.startswith(self._shown):
+            return None
+        piece, self._shown = text[len(self._shown) :], text
+        return self._on_text(piece) if piece else None

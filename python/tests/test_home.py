@@ -1,0 +1,101 @@
+"""What a Python user meets first: text to text, printed modules and configurations, schedules."""
+
+import numpy as np
+import pytest
+
+import multihead as mh
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("writer")
+    tokenizer = mh.Tokenizer.train_bpe(["the cat sat on the mat. " * 50], vocab_size=270)
+    config = mh.models.LanguageModelConfig(vocab_size=tokenizer.vocab_size, context=64, num_layers=1, num_heads=2, embed_dim=16)
+    mh.models.LanguageModel(config, rng=mh.Rng(3)).save(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+def test_text_to_text(folder):
+    writer = mh.TextGenerator(folder)
+    ids = writer.tokenizer.encode("the cat")
+    found = writer.generate("the cat", max_new_tokens=7, temperature=0)
+    new = writer.model.generate(ids, max_new_tokens=7, temperature=0, stop_tokens=[writer.tokenizer.eos_id])
+    assert isinstance(found, str) and found == writer.tokenizer.decode(new, skip_special=True, continued=True)
+    assert writer.generate(["the cat", "on"], max_new_tokens=7, temperature=0)[0] == found
+    pieces = []
+    assert writer.generate("the cat", max_new_tokens=7, temperature=0, on_text=pieces.append) == found
+    assert found.startswith("".join(pieces)) and len(pieces) > 1
+    assert "parameters" in repr(writer)
+    with pytest.raises(ValueError, match="one prompt"):
+        writer.generate(["a", "b"], on_text=print)
+    with pytest.raises(TypeError, match="TextGenerator"):
+        writer.model.generate("the cat")
+
+
+def test_chat_ends_with_the_turn(folder, monkeypatch):
+    writer = mh.TextGenerator(folder)
+    with pytest.raises(ValueError, match="template"):
+        writer.chat("hello")
+    asked = {}
+
+    def write(ids, options, on_text):
+        asked.update(ids=ids, options=options)
+        return ["hi"]
+
+    monkeypatch.setattr(writer, "_write", write)
+    render = writer.tokenizer.apply_chat_template
+    monkeypatch.setattr(writer, "tokenizer", _WithTemplate(writer.tokenizer, render))
+    monkeypatch.setattr("multihead.generate.turn_ends", lambda tokenizer: [9])
+    assert writer.chat("hello", temperature=0.5) == "hi"
+    assert asked["ids"] == [render([{"role": "user", "content": "hello"}], add_generation_prompt=True, chat_template=TEMPLATE)]
+    assert asked["options"]["stop_tokens"][-1] == 9 and asked["options"]["temperature"] == 0.5
+
+
+class _WithTemplate:
+    def __init__(self, tokenizer, render):
+        self.eos_id, self._render = tokenizer.eos_id, render
+
+    def apply_chat_template(self, messages, **options):
+        return self._render(messages, chat_template=TEMPLATE, **options)
+
+
+def test_automatic_loading(folder):
+    assert isinstance(mh.AutoModel.from_pretrained(folder), mh.models.LanguageModel)
+    assert mh.AutoTokenizer.from_pretrained(folder).encode("the cat") == mh.Tokenizer.load(folder).encode("the cat")
+
+
+def test_modules_print_as_trees(folder):
+    text = repr(mh.models.LanguageModel.load(folder))
+    assert text.startswith("LanguageModel: ") and "[" in text and len(text.splitlines()) > 5
+
+    class Mine(mh.nn.Module):
+        def __init__(self):
+            self.layers = [mh.nn.Linear(3, 2, rng=mh.Rng(i)) for i in range(3)]
+            self.gain = mh.tensor([1.0], requires_grad=True)
+
+    assert repr(Mine()) == "\n".join(
+        ["Mine: 25 parameters", "  layers: 24", "    0-2 (Linear): 8 each", "      weight [2, 3]", "      bias [2]", "  gain [1]"]
+    )
+
+
+def test_configurations_print_fields_and_defaults():
+    config = mh.models.LanguageModelConfig(vocab_size=10, norm="rms")
+    assert repr(config) == "LanguageModelConfig(vocab_size=10, norm='rms')" and eval(repr(config), vars(mh.models)) == config
+    assert "  norm = 'rms'    (default 'layer')" in str(config).splitlines() and "  num_layers = 4" in str(config).splitlines()
+    optimizer = mh.optim.AdamW([mh.tensor([1.0], requires_grad=True)], lr=0.25)
+    assert repr(optimizer) == "AdamW(lr=0.25, steps=0)"
+
+
+def test_schedules_are_objects():
+    schedule = mh.optim.Schedule("cosine", lr=2.0, warmup_steps=2, total_steps=10)
+    expected = [mh.optim.learning_rate(i, kind="cosine", lr=2.0, warmup_steps=2, total_steps=10) for i in range(12)]
+    np.testing.assert_array_equal([schedule.at(i) for i in range(12)], expected)
+    assert schedule == mh.optim.Schedule("cosine", 2.0, 2, 10) and schedule.at(1) == 2.0
+    with pytest.raises(ValueError, match="total_steps"):
+        mh.optim.Schedule("cosine", lr=1.0)
