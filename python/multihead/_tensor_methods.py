@@ -240,7 +240,9 @@ class Methods:
         np.asarray(self.detach())[tuple(_index(item) for item in items)] = _array(value)
 
     def __copy__(self: Tensor) -> Tensor:
-        return self.clone()
+        if not self.is_leaf:
+            return self.clone()
+        return _core.tensor(self.detach().clone(), requires_grad=self.requires_grad)
 
     def __getattr__(self: Tensor, name: str) -> Any:
         hint = f"; write {_HINTS[name]}" if name in _HINTS else ""

@@ -172,7 +172,7 @@ def test_it_is_walked_over_by_rows():
 
 def test_copies_are_differentiable():
     np.testing.assert_array_equal(gradient(lambda x: mh.square(x.clone())), 2 * X)
-    np.testing.assert_array_equal(gradient(lambda x: copy.copy(x) * 3.0), np.full(X.shape, 3))
+    np.testing.assert_array_equal(gradient(lambda x: copy.copy(x * 3.0)), np.full(X.shape, 3))
 
 
 def test_a_comparison_has_no_gradient_and_arrays_on_the_left_agree():
