@@ -123,11 +123,24 @@ def _floor_divide(graph, input, other):
     return _quotient(graph, input, other, "floor_divide", False)
 
 
+def _zero_of_divisor(graph, kind, rest, divisor):
+    """The rest, whose zeros have the sign of the divisor in Python and NumPy, that of the dividend in PyTorch."""
+    zero = constant(graph, 0.0, kind)
+    positive = graph.number("add_f", kind, rest, zero)
+    op, *_, number, _, _ = graph.code[divisor.register]
+    if op == "const_f" and number > 0:
+        return positive
+    turned = graph.number("add_f", kind, graph.number("neg_f", kind, rest), zero)
+    below = graph.condition("lt_f", divisor, zero)
+    return select(graph, kind, below, graph.number("neg_f", kind, turned), positive)
+
+
 def _remainder(graph, input, other):
     kind, a, b = operands(graph, input, other)
     no_bool(graph, kind, "remainder")
     if kind in _FLOAT:
-        return graph.number("mod_f", kind, a, b)
+        rest = graph.number("mod_f", kind, a, b)
+        return rest if graph.typed else _zero_of_divisor(graph, kind, rest, b)
     return graph.integer("mod_i", kind, a, _nonzero(graph, b))
 
 
@@ -306,6 +319,14 @@ def _sign(graph, input):
     return Symbol(graph, graph.emit("sub_i", above.register, below.register), x.kind)
 
 
+def _numpy_sign(graph, input):
+    """NumPy's, which is NaN where PyTorch's is 0."""
+    x = lift(graph, input)
+    no_bool(graph, x.kind, "numpy.sign")
+    sign = _sign(graph, x)
+    return sign if x.kind not in _FLOAT else select(graph, x.kind, _isnan(graph, x), _detach(graph, x), sign)
+
+
 def _reciprocal(graph, input):
     x = _as_float(graph, input)
     return graph.number("div_f", x.kind, constant(graph, 1.0, x.kind), x)
@@ -398,6 +419,7 @@ TABLE = {
         "positive": _positive,
         "abs absolute": _abs,
         "sign sgn": _sign,
+        "numpy_sign": _numpy_sign,
         "square": lambda graph, input: power(graph, input, 2),
         "reciprocal": _reciprocal,
         "frac": _frac,

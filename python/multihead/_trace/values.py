@@ -82,7 +82,8 @@ class Traced:
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         if method != "__call__":
             return NotImplemented
-        return call(self.graph, ufunc.__name__, inputs, kwargs)
+        name = ufunc.__name__
+        return call(self.graph, "numpy_sign" if name == "sign" else name, inputs, kwargs)
 
     def __array_function__(self, func, types, args, kwargs):
         return call(self.graph, func.__name__, args, kwargs)

@@ -113,6 +113,14 @@ Interval evaluate(const ScoreProgram& program, const Instruction& in, const std:
   }
 }
 
+// Whether an index may lie outside its table, or a divisor be 0.
+bool fails(const Instruction& in, const std::vector<Interval>& ranges) {
+  if (in.op != Op::bound_i && in.op != Op::nonzero_i) return false;
+  const Interval a = ranges[static_cast<size_t>(in.a)];
+  if (in.op == Op::nonzero_i) return a.low <= 0 && a.high >= 0;
+  return a.low < -in.number || a.high >= in.number;
+}
+
 // The range of every integer; visit(i, its range before 32 bits are taken for granted).
 template <class Visit>
 void evaluate_all(const ScoreProgram& program, const Box& box, std::vector<Interval>& ranges, Visit&& visit) {
@@ -136,7 +144,10 @@ kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& t, int64_t o
                 {t.query_begin, t.query_begin + t.query_count - 1},
                 {t.key_begin, t.key_begin + t.key_count - 1},
                 1024};
-  evaluate_all(*this, box, ranges, [](size_t, bool) {});
+  bool may_fail = false;  // then the pairs are looked at, which finds out
+  evaluate_all(*this, box, ranges,
+               [&](size_t i, bool leaves) { may_fail = may_fail || leaves || fails(code_[i], ranges); });
+  if (may_fail) return kernels::BlockClass::partial;
   const Interval result = ranges.back();
   if (result.low == 0 && result.high == 0) return kernels::BlockClass::empty;
   return result.low > 0 || result.high < 0 ? kernels::BlockClass::full : kernels::BlockClass::partial;

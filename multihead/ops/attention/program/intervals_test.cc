@@ -93,6 +93,18 @@ TEST(IntervalsTest, BlocksOfAMaskAreClassifiedExactly) {
   EXPECT_EQ(classes.to_vector<int32_t>(), (std::vector<int32_t>{2, 0, 1, 2}));
 }
 
+// A block whose table says the same for every index within it is still looked at where there are others: those are errors.
+TEST(IntervalsTest, IndicesOutsideATableAreLookedAt) {
+  const ScoreProgram program(
+      {{.op = Op::key}, {.op = Op::bound_i, .a = 0, .number = 3}, {.op = Op::gather_i, .a = 1, .table = 0}},
+      {Tensor::zeros({3}, Dtype::i32)});
+  const auto classify = [&](int64_t key, int64_t keys) {
+    return program.classify({nullptr, 0, 0, 0, 0, 4, key, keys}, 0);
+  };
+  EXPECT_EQ(classify(0, 3), BlockClass::empty);
+  EXPECT_EQ(classify(0, 4), BlockClass::partial);
+}
+
 TEST(IntervalsTest, PlacesAreThoseOfTheTile) {
   for (const char* name : {"batch", "head", "query", "row", "key"}) {
     std::vector<double> tile(70 * 9);
