@@ -73,8 +73,7 @@ const Json& ConfigReader::required(std::string_view key, std::string_view expect
 
 int64_t ConfigReader::integer(std::string_view key, IntegerRange range) {
   const Json& json = required(key, describe(range));
-  if (!json.is_integer() || json.as_int() < range.min || json.as_int() > range.max)
-    mismatch(key, describe(range), json);
+  if (!json.is_integer() || !range.holds(json.as_int())) mismatch(key, describe(range), json);
   return json.as_int();
 }
 
@@ -158,14 +157,6 @@ bool ConfigReader::has(std::string_view key) const {
 }
 
 void ConfigReader::ignore(const std::vector<std::string>& keys) { asked_.insert(keys.begin(), keys.end()); }
-
-std::vector<std::string> ConfigReader::unknown_keys() const {
-  std::vector<std::string> keys;
-  for (const JsonMember& member : object_.members()) {
-    if (!asked_.contains(member.key.view())) keys.push_back(prefix_ + std::string(member.key));
-  }
-  return keys;
-}
 
 namespace {
 

@@ -16,6 +16,7 @@ namespace multihead::io {
 struct IntegerRange {
   int64_t min = std::numeric_limits<int64_t>::min();
   int64_t max = std::numeric_limits<int64_t>::max();
+  bool holds(int64_t x) const { return x >= min && x <= max; }
 };
 
 struct NumberRange {
@@ -33,7 +34,7 @@ struct NumberRange {
 ///   ConfigReader config(load_json(path), path);
 ///   const int64_t width = config.integer("hidden_size", {.min = 1, .max = 1 << 20});
 ///   const double eps = config.number_or("layer_norm_eps", 1e-5, {.min = 0, .exclude_min = true});
-///   for (const std::string& key : config.unknown_keys()) …
+///   config.refuse_unknown();
 ///
 /// Throws    FormatError: config.json: "hidden_size" must be an integer in [1, 1048576], got "768" (a string)
 class ConfigReader {
@@ -63,10 +64,8 @@ class ConfigReader {
   bool has(std::string_view key) const;
   /// Marks fields that are known to have no effect here.
   void ignore(const std::vector<std::string>& keys);
-  /// Fields that were not read, in file order.
-  std::vector<std::string> unknown_keys() const;
-  /// Throws FormatError for the first of them unless it says nothing: null or empty. False and 0 may be what
-  /// changes a result.
+  /// Throws FormatError for the first field that was not read unless it says nothing: null or empty. False and 0
+  /// may be what changes a result.
   void refuse_unknown() const;
   /// Throws FormatError: config.json: "hidden_size" <problem>.
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;

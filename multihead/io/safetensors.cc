@@ -190,14 +190,6 @@ Tensor SafetensorsFile::load(const std::string& tensor_name) const {
   return tensor;
 }
 
-void SafetensorsFile::load_into(const std::string& tensor_name, const Tensor& target) const {
-  const Shape shape(std::span<const int64_t>(info(tensor_name).shape));
-  MH_CHECK(shape == target.shape(), ShapeError, path_, ": tensor ", quote(tensor_name), " has shape ", shape,
-           ", expected ", target.shape());
-  // By way of fresh memory, so that a read error leaves the target as it was.
-  target.copy_from(load(tensor_name));
-}
-
 TensorMap SafetensorsFile::load_all() const {
   check_memory(static_cast<double>(data_bytes()), concat(path_, ": loading its tensors"));
   TensorMap tensors;

@@ -60,11 +60,9 @@ class SafetensorsFile {
   /// A copy in fresh memory. Throws ValueError (unknown name), FormatError (an unsupported dtype or rank, a
   /// bool other than 0 and 1), IoError.
   Tensor load(const std::string& name) const;
-  /// Into an existing tensor of the same shape, converted if the dtype differs; untouched after an error.
+  /// Into existing tensors of the same shapes, converted if the dtypes differ; on all threads, and without a copy
+  /// if the dtypes match, also into a transposed view of a matrix. After an error the targets are unspecified.
   /// Also throws ShapeError.
-  void load_into(const std::string& name, const Tensor& target) const;
-  /// The same for many, on all threads and without a copy if the dtypes match, also into a transposed view of
-  /// a matrix. After an error the targets are unspecified.
   void read_into(const std::vector<std::pair<std::string, Tensor>>& targets) const;
   /// Whether two tensors have the same dtype, shape and bytes. Throws as load().
   bool is_repeated(const std::string& a, const std::string& b) const;

@@ -207,9 +207,7 @@ TEST_F(HostileTest, AFileThatShrinksAfterTheHeaderIsAnIoError) {
   put("{\"t\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}", 12);
   const SafetensorsFile file(path());
   fs::resize_file(path(), fs::file_size(path()) - 5);
-  const Tensor target = Tensor::full({3}, 7);
-  EXPECT_THAT(message_of<IoError>([&] { file.load_into("t", target); }), HasSubstr("it ends at byte"));
-  EXPECT_EQ(target.to_vector<float>(), (std::vector<float>{7, 7, 7})) << "a failed load changes nothing";
+  EXPECT_THAT(message_of<IoError>([&] { file.load("t"); }), HasSubstr("it ends at byte"));
 }
 
 TEST_F(HostileTest, OdditiesThatAreRight) {

@@ -107,17 +107,6 @@ TEST(SafetensorsTest, ListsWithoutLoadingAndLoadsByName) {
   EXPECT_THAT(message_of<ValueError>([&] { file.load("x\n"); }), HasSubstr("no tensor \"x\\n\""));
 }
 
-TEST(SafetensorsTest, LoadsIntoATensorOfTheSameShapeConverting) {
-  const SafetensorsFile file(kGoldens + "all_dtypes.safetensors");
-  const Tensor target = Tensor::full({2, 3}, 9);
-  file.load_into("bf16", target);
-  EXPECT_EQ(target.at({1, 0}), -2.5);
-  EXPECT_THAT(message_of<ShapeError>([&] {
-                file.load_into("bf16", Tensor::empty({3, 2}));
-              }),
-              HasSubstr("tensor \"bf16\" has shape [2, 3], expected [3, 2]"));
-}
-
 TEST(SafetensorsTest, ForeignDtypesAreListedAndNotLoaded) {
   const SafetensorsFile file(kGoldens + "foreign_dtypes.safetensors");
   EXPECT_THAT(file.names(), ElementsAre("f8", "i16", "ours", "u8"));

@@ -97,8 +97,8 @@ void PackedSeq2Seq::take_heads() {
     split(cross.in_proj_weight, cross.q_proj.weight, weights);
     split(cross.in_proj_bias, cross.q_proj.bias, biases);
   }
-  const Tensor weight = concat(weights, 0), bias = biases.empty() ? Tensor() : concat(biases, 0);
-  memory_ = {weight, bias, 0, weight.size(0), weight_dtype_};
+  memory_ = PackedLinear(concat(weights, 0), weight_dtype_);
+  if (!biases.empty()) memory_bias_ = concat(biases, 0).detach().to(Dtype::f32);
 }
 
 size_t PackedSeq2Seq::bytes() const {
@@ -129,7 +129,7 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
     batch.lengths.push_back(std::ssize(source));
   }
   PackedState state;
-  state.memory_ = memory_(model_.encode(batch), {});
+  state.memory_ = memory_(model_.encode(batch), memory_bias_);
   for (int64_t b = 0; b < count; ++b) {
     nn::TokenList& tokens = state.source_tokens_.emplace_back();
     for (int64_t t = 0; t < batch.lengths[static_cast<size_t>(b)]; ++t) {

@@ -68,9 +68,10 @@ class PackedSeq2Seq {
 
   Seq2Seq model_;  // what the decoder's attentions have is as in nn::ListCall
   WeightDtype weight_dtype_;
-  Tensor positions_;       // of the target: learned: all; sinusoidal: the first ones; none: undefined
-  Tensor decoder_bias_;    // [2·relative_distance + 1, heads]
-  PackedLinear memory_;    // keys and values of every decoder layer
+  Tensor positions_;     // of the target: learned: all; sinusoidal: the first ones; none: undefined
+  Tensor decoder_bias_;  // [2·relative_distance + 1, heads]
+  PackedLinear memory_;  // keys and values of every decoder layer
+  Tensor memory_bias_;
   int64_t step_size_ = 0;  // of a token's own keys and values
   PackedLinear output_;
 };

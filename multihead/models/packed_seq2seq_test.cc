@@ -152,13 +152,11 @@ TEST(PackedSeq2SeqTest, Int8LogitsAreNearThoseOfF32) {
 
 TEST(PackedLinearTest, Int8RefusesRowsWhoseSumsMightNotFit) {
   const Tensor longest = Tensor::ones({1, kernels::kLongestInt8Sum});
-  const PackedLinear sum(longest, {}, 0, 1, WeightDtype::int8);
-  float y = 0;
-  sum(longest.data<float>(), &y, {.rows = 1});
-  EXPECT_NEAR(y, kernels::kLongestInt8Sum, 0.01f);
+  const Tensor sum = PackedLinear(longest, WeightDtype::int8)(longest, {});
+  EXPECT_NEAR(sum.item<float>(), kernels::kLongestInt8Sum, 0.01f);
   const Tensor longer = Tensor::ones({1, kernels::kLongestInt8Sum + 1});
-  EXPECT_THROW(PackedLinear(longer, {}, 0, 1, WeightDtype::int8), ValueError);
-  EXPECT_NO_THROW(PackedLinear(longer, {}, 0, 1, WeightDtype::f32));
+  EXPECT_THROW(PackedLinear(longer, WeightDtype::int8), ValueError);
+  EXPECT_NO_THROW(PackedLinear(longer, WeightDtype::f32));
 }
 
 TEST(PackedSeq2SeqTest, Int8TakesLessMemory) {

@@ -40,18 +40,12 @@ void check_part(const char* what, const Tensor& x, const Shape& expected) {
 
 }  // namespace
 
-PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end,
-                           WeightDtype dtype)
-    : out_(end - begin), in_(weight.size(1)), dtype_(dtype) {
-  const auto as_f32 = [](const Tensor& x) { return x.detach().to(Dtype::f32).contiguous(); };
-  const Tensor w = as_f32(weight);
-  const float* rows = w.data<float>() + begin * in_;
-  check_packable(kernels::format_of(dtype), rows, out_ * in_, in_);
+PackedLinear::PackedLinear(const Tensor& weight, WeightDtype dtype)
+    : out_(weight.size(0)), in_(weight.size(1)), dtype_(dtype) {
+  const Tensor w = weight.detach().to(Dtype::f32).contiguous();
+  check_packable(kernels::format_of(dtype), w.data<float>(), out_ * in_, in_);
   packed_ = empty_packed(dtype, out_, in_);
-  kernels::pack_weight(dtype, rows, in_, out_, in_, packed_.data<int32_t>());
-  if (!bias.defined()) return;
-  bias_ = Tensor::empty({out_});
-  std::copy_n(as_f32(bias).data<float>() + begin, out_, bias_.data<float>());
+  kernels::pack_weight(dtype, w.data<float>(), in_, out_, in_, packed_.data<int32_t>());
 }
 
 PackedLinear::PackedLinear(const StoredWeight& weight, int64_t out, int64_t in) : out_(out), in_(in) {
@@ -92,21 +86,6 @@ Tensor PackedBlocks::empty(int64_t words) {
   return block.as_strided({words}, {1}, std::exchange(current_->used_, current_->used_ + words));
 }
 
-void PackedLinear::operator()(const float* x, float* y, const Call& call) const {
-  kernels::packed_linear({.x = x,
-                          .ldx = in_,
-                          .packed = packed_.data<int32_t>(),
-                          .dtype = dtype_,
-                          .y = y,
-                          .ldy = call.stride == 0 ? out_ : call.stride,
-                          .rows = call.rows,
-                          .out = out_,
-                          .in = in_,
-                          .bias = data_or_null(bias_),
-                          .activation = call.activation,
-                          .residual = call.residual});
-}
-
 Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
                                 const multihead::LinearOptions& fused) const {
   MH_CHECK(!is_recording({x, bias, fused.residual}), ValueError, "linear: weights packed as ",
@@ -120,7 +99,7 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
   if (bias.defined()) check_part("bias", bias, {out_});
   if (fused.residual.defined()) check_part("residual", fused.residual, shape);
   const Tensor input = activate(wide.detach(), fused.input_activation).contiguous();
-  const Tensor y = Tensor::empty(shape), b = bias.defined() ? bias.contiguous() : bias_,
+  const Tensor y = Tensor::empty(shape), b = bias.defined() ? bias.contiguous() : Tensor(),
                residual = fused.residual.defined() ? fused.residual.contiguous() : Tensor();
   kernels::packed_linear({.x = input.data<float>(),
                           .ldx = in_,

@@ -15,31 +15,18 @@ namespace multihead::nn {
 using kernels::StoredWeight;
 using kernels::WeightDtype;
 
-/// A weight matrix packed in the order in which products read it, and an optional bias. Copies share memory,
-/// which is immutable.
+/// A weight matrix packed in the order in which products read it. Copies share memory, which is immutable.
 class PackedLinear {
  public:
   PackedLinear() = default;
-  /// Rows [begin, end) of weight [out, in] and bias [out] (or undefined).
-  /// Throws ValueError (a dtype that f32 weights cannot be packed as, a longer row or larger weights than it
-  /// takes: kernels/quantized/format.h).
-  PackedLinear(const Tensor& weight, const Tensor& bias, int64_t begin, int64_t end, WeightDtype dtype);
-  PackedLinear(const Tensor& weight, WeightDtype dtype)
-      : PackedLinear(weight, Tensor(), 0, weight.size(0), dtype) {}
+  /// A weight [out, in]. Throws ValueError (a dtype that f32 weights cannot be packed as, a longer row or
+  /// larger weights than it takes: kernels/quantized/format.h).
+  PackedLinear(const Tensor& weight, WeightDtype dtype);
   /// A weight [out, in] as GGUF files store it. Throws ValueError unless a packed format takes it over.
   PackedLinear(const StoredWeight& weight, int64_t out, int64_t in);
   /// From the bytes of packed(), for a dtype whose packing is the same on every machine. Throws ValueError,
   /// ShapeError.
   PackedLinear(const Tensor& packed, int64_t out, int64_t in, WeightDtype dtype);
-
-  struct Call {
-    int64_t rows = 0;
-    int64_t stride = 0;  ///< of y; 0: out_features
-    Activation activation = Activation::none;
-    const float* residual = nullptr;  ///< rows `stride` apart; may not be y
-  };
-  /// y = activation(x · weightᵀ + bias) + residual.
-  void operator()(const float* x, float* y, const Call& call) const;
 
   /// linear(x, weight, bias, fused) without a gradient.
   ///
@@ -59,7 +46,7 @@ class PackedLinear {
   const Tensor& packed() const { return packed_; }
 
  private:
-  Tensor packed_, bias_;  // packed_ is i32: bytes in units of 4
+  Tensor packed_;  // i32: bytes in units of 4
   int64_t out_ = 0, in_ = 0;
   WeightDtype dtype_ = WeightDtype::f32;
 };

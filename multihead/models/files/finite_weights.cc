@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <vector>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
@@ -43,10 +42,7 @@ void check_finite(const std::string& file, const std::string& name, const Tensor
 }
 
 void check_finite(const std::string& file, const std::string& name, const nn::PackedLinear& packed) {
-  const std::vector<float> ones(static_cast<size_t>(packed.in_features()), 1.0F);
-  std::vector<float> sums(static_cast<size_t>(packed.out_features()));
-  packed(ones.data(), sums.data(), {.rows = 1});
-  check(is_finite(sums.data(), packed.out_features()), file, name);
+  check(is_finite(packed(Tensor::ones({1, packed.in_features()}), {})), file, name);
 }
 
 }  // namespace multihead::models::detail

@@ -241,32 +241,6 @@ std::vector<std::string> merge(Model& model, const std::string& folder) {
                        {.optional_prefix = family.prefix, .tied = tied_parameters(model.config())}, folder);
 }
 
-}  // namespace
-
-void load_adapter(LanguageModel& model, const std::string& folder) {
-  MH_CHECK(!model.packed_dtype(), ValueError,
-           "load_adapter: the model's weights are packed; load it as it is stored");
-  merge(model, folder);
-}
-void load_adapter(Seq2Seq& model, const std::string& folder) { merge(model, folder); }
-void load_adapter(Encoder& model, const std::string& folder) {
-  MH_CHECK(!model.packed_dtype(), ValueError,
-           "load_adapter: the encoder's weights are packed; use the one that load_encoder() gives");
-  merge(model, folder);
-}
-
-const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
-const std::string& family_of(const Seq2SeqConfig& config) { return family_for(resolved(config)).name; }
-const std::string& family_of(const EncoderConfig& config) { return family_for(resolved(config)).name; }
-const std::string& family_of(const ImageEncoderConfig& config) { return family_for(resolved(config)).name; }
-
-Json config_to_json(const LanguageModelConfig& config) { return to_json(config); }
-Json config_to_json(const Seq2SeqConfig& config) { return to_json(config); }
-Json config_to_json(const EncoderConfig& config) { return to_json(config); }
-Json config_to_json(const ImageEncoderConfig& config) { return to_json(config); }
-
-namespace {
-
 template <class Config>
 std::string names_of_families() {
   std::string names;
@@ -310,7 +284,96 @@ std::string encoder_class(io::ConfigReader& reader) {
   return alone ? given[0] : std::string();
 }
 
+// Which kinds of models a folder may be loaded as.
+struct FolderKinds {
+  bool encoder = false, seq2seq = false, image_encoder = false;
+  bool encoder_alone = false;  // of the families that are both
+};
+
+FolderKinds kinds_of(const std::string& folder) {
+  if (is_gguf(folder)) return {};
+  io::check_complete(folder, "config.json");
+  const std::string path = config_path(folder);
+  const Json json = io::load_json(path);
+  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
+  if (type == nullptr || !type->is_string()) return {};
+  io::ConfigReader reader(json, path);
+  return {.encoder = family_named<EncoderConfig>(type->as_string()) != nullptr,
+          .seq2seq = family_named<Seq2SeqConfig>(type->as_string()) != nullptr,
+          .image_encoder = family_named<ImageEncoderConfig>(type->as_string()) != nullptr,
+          .encoder_alone = !encoder_class(reader).empty()};
+}
+
+template <class Model>
+void save_unpacked(Model& model, const std::string& folder, bool overwrite, const char* loader) {
+  MH_CHECK(!model.packed_dtype(), ValueError,
+           "save: the encoder's weights are packed for inference; save the one that ", loader, "() gives");
+  save(model, folder, overwrite);
+}
+
+template <class Model, class Load>
+Model load_adapted(const std::string& folder, Load&& load_base) {
+  Model model = load_base(base_of_adapter(folder));
+  load_adapter(model, folder);
+  return model;
+}
+
+// The encoder of its own config, which may have a head that the adapter brings.
+Encoder load_adapted_encoder(const std::string& folder) {
+  const std::string path = config_path(folder);
+  std::vector<std::string> missing;
+  Rng rng(0);
+  Encoder model = with_weights(encoder_config_from_json(io::load_json(path), path),
+                               load_encoder(base_of_adapter(folder)), rng, &missing);
+  const std::vector<std::string> changed = merge(model, folder);
+  std::erase_if(missing, [&](const std::string& name) {
+    return std::find(changed.begin(), changed.end(), name) != changed.end();
+  });
+  MH_CHECK(missing.empty(), FormatError, folder, ": neither the adapter nor its model has ", missing.front());
+  return model;
+}
+
+LanguageModel load_language_model_with(const std::string& folder, std::optional<nn::WeightDtype> weights,
+                                       bool packed,
+                                       LanguageModelConfig (*read)(const Json&, const std::string&)) {
+  const bool as_f32 = weights.value_or(nn::WeightDtype::f32) == nn::WeightDtype::f32;
+  const auto packed_as =
+      !as_f32 || packed ? std::optional(weights.value_or(nn::WeightDtype::f32)) : std::nullopt;
+  const auto load_base = [&](const std::string& base) {
+    return load_language_model_with(base, nn::WeightDtype::f32, false, read);
+  };
+  LanguageModel model = is_adapter_folder(folder) ? load_adapted<LanguageModel>(folder, load_base)
+                        : is_gguf(folder)
+                            ? load_gguf(folder, weights.has_value(), packed_as)
+                            : load<LanguageModel>(folder, read, "AutoModelForCausalLM", packed_as);
+  const bool other = !as_f32 && model.packed_dtype() != weights;  // of a folder packed otherwise: refused
+  if (other || (packed_as && !model.packed_dtype())) model.pack_weights(*packed_as);
+  return model;
+}
+
 }  // namespace
+
+void load_adapter(LanguageModel& model, const std::string& folder) {
+  MH_CHECK(!model.packed_dtype(), ValueError,
+           "load_adapter: the model's weights are packed; load it as it is stored");
+  merge(model, folder);
+}
+void load_adapter(Seq2Seq& model, const std::string& folder) { merge(model, folder); }
+void load_adapter(Encoder& model, const std::string& folder) {
+  MH_CHECK(!model.packed_dtype(), ValueError,
+           "load_adapter: the encoder's weights are packed; use the one that load_encoder() gives");
+  merge(model, folder);
+}
+
+const std::string& family_of(const LanguageModelConfig& config) { return family_for(resolved(config)).name; }
+const std::string& family_of(const Seq2SeqConfig& config) { return family_for(resolved(config)).name; }
+const std::string& family_of(const EncoderConfig& config) { return family_for(resolved(config)).name; }
+const std::string& family_of(const ImageEncoderConfig& config) { return family_for(resolved(config)).name; }
+
+Json config_to_json(const LanguageModelConfig& config) { return to_json(config); }
+Json config_to_json(const Seq2SeqConfig& config) { return to_json(config); }
+Json config_to_json(const EncoderConfig& config) { return to_json(config); }
+Json config_to_json(const ImageEncoderConfig& config) { return to_json(config); }
 
 LanguageModelConfig config_from_json(const Json& json, const std::string& where) {
   io::ConfigReader reader(json, where);
@@ -337,30 +400,6 @@ ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::s
   io::ConfigReader reader(json, where);
   return from_json(reader, where, named_family<ImageEncoderConfig>(reader));
 }
-
-namespace {
-
-// Which kinds of models a folder may be loaded as.
-struct FolderKinds {
-  bool encoder = false, seq2seq = false, image_encoder = false;
-  bool encoder_alone = false;  // of the families that are both
-};
-
-FolderKinds kinds_of(const std::string& folder) {
-  if (is_gguf(folder)) return {};
-  io::check_complete(folder, "config.json");
-  const std::string path = config_path(folder);
-  const Json json = io::load_json(path);
-  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
-  if (type == nullptr || !type->is_string()) return {};
-  io::ConfigReader reader(json, path);
-  return {.encoder = family_named<EncoderConfig>(type->as_string()) != nullptr,
-          .seq2seq = family_named<Seq2SeqConfig>(type->as_string()) != nullptr,
-          .image_encoder = family_named<ImageEncoderConfig>(type->as_string()) != nullptr,
-          .encoder_alone = !encoder_class(reader).empty()};
-}
-
-}  // namespace
 
 bool is_seq2seq_folder(const std::string& folder) {
   const FolderKinds kinds = kinds_of(folder);
@@ -406,67 +445,12 @@ void save_seq2seq(Seq2Seq& model, const std::string& folder, bool overwrite) {
   save(model, folder, overwrite);
 }
 
-namespace {
-
-template <class Model>
-void save_unpacked(Model& model, const std::string& folder, bool overwrite, const char* loader) {
-  MH_CHECK(!model.packed_dtype(), ValueError,
-           "save: the encoder's weights are packed for inference; save the one that ", loader, "() gives");
-  save(model, folder, overwrite);
-}
-
-}  // namespace
-
 void save_encoder(Encoder& model, const std::string& folder, bool overwrite) {
   save_unpacked(model, folder, overwrite, "load_encoder");
 }
 void save_image_encoder(ImageEncoder& model, const std::string& folder, bool overwrite) {
   save_unpacked(model, folder, overwrite, "load_image_encoder");
 }
-
-namespace {
-
-template <class Model, class Load>
-Model load_adapted(const std::string& folder, Load&& load_base) {
-  Model model = load_base(base_of_adapter(folder));
-  load_adapter(model, folder);
-  return model;
-}
-
-// The encoder of its own config, which may have a head that the adapter brings.
-Encoder load_adapted_encoder(const std::string& folder) {
-  const std::string path = config_path(folder);
-  std::vector<std::string> missing;
-  Rng rng(0);
-  Encoder model = with_weights(encoder_config_from_json(io::load_json(path), path),
-                               load_encoder(base_of_adapter(folder)), rng, &missing);
-  const std::vector<std::string> changed = merge(model, folder);
-  std::erase_if(missing, [&](const std::string& name) {
-    return std::find(changed.begin(), changed.end(), name) != changed.end();
-  });
-  MH_CHECK(missing.empty(), FormatError, folder, ": neither the adapter nor its model has ", missing.front());
-  return model;
-}
-
-LanguageModel load_language_model_with(const std::string& folder, std::optional<nn::WeightDtype> weights,
-                                       bool packed,
-                                       LanguageModelConfig (*read)(const Json&, const std::string&)) {
-  const bool as_f32 = weights.value_or(nn::WeightDtype::f32) == nn::WeightDtype::f32;
-  const auto packed_as =
-      !as_f32 || packed ? std::optional(weights.value_or(nn::WeightDtype::f32)) : std::nullopt;
-  const auto load_base = [&](const std::string& base) {
-    return load_language_model_with(base, nn::WeightDtype::f32, false, read);
-  };
-  LanguageModel model = is_adapter_folder(folder) ? load_adapted<LanguageModel>(folder, load_base)
-                        : is_gguf(folder)
-                            ? load_gguf(folder, weights.has_value(), packed_as)
-                            : load<LanguageModel>(folder, read, "AutoModelForCausalLM", packed_as);
-  const bool other = !as_f32 && model.packed_dtype() != weights;  // of a folder packed otherwise: refused
-  if (other || (packed_as && !model.packed_dtype())) model.pack_weights(*packed_as);
-  return model;
-}
-
-}  // namespace
 
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                   bool packed) {

@@ -82,7 +82,7 @@ TEST_F(StateFileTest, ALanguageModelsStateGoesOn) {
   refused([&] { load_state(path_, translator(2, 2, 8)); }, "another model: it has 0 rows of an encoder's");
 }
 
-// What the file says of its capacity is bounded by the model, and room that no token takes costs nothing.
+// The capacity that the file names is bounded by the model, and room that no token takes costs nothing.
 TEST_F(StateFileTest, ACapacityInAFileTakesNoMemory) {
   Rng rng(6);
   const LanguageModel model({.vocab_size = 17, .context = 9, .num_layers = 2, .num_heads = 2, .embed_dim = 8},
