@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,14 @@ TEST(VersionTest, TheChangelogHasThisReleaseBelowWhatIsUnreleased) {
   EXPECT_EQ(headings[0], "## [Unreleased]");
   const std::string release = "## [" + std::string(version()) + "] - ";
   EXPECT_EQ(headings[1].substr(0, release.size()), release);
+}
+
+TEST(VersionTest, RecipesThatCannotReadTheHeaderAgree) {
+  for (const char* name : {"packaging/nix/default.nix", "packaging/vcpkg/vcpkg.json"}) {
+    std::ifstream file(MULTIHEAD_SOURCE_DIR "/" + std::string(name));
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(text.find('"' + std::string(version()) + '"'), text.npos) << name;
+  }
 }
 
 TEST(VersionTest, GitHashNamesACommitOfTheCheckout) {

@@ -78,7 +78,7 @@ TEST(ConfigTest, UnknownKeysAreThoseNobodyAskedFor) {
   ConfigReader config = reader(R"({"used":1,"auto_map":{},"known":2,"also":3})");
   config.integer("used");
   config.ignore({"known", "not there"});
-  EXPECT_THAT(testing::message_of<FormatError>([&] { config.refuse_unknown(); }),
+  EXPECT_THAT(message_of<FormatError>([&] { config.refuse_unknown(); }),
               testing::HasSubstr("config.json: \"also\" is unknown"));
 }
 

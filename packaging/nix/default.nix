@@ -3,7 +3,7 @@
 
 pkgs.stdenv.mkDerivation {
   pname = "multihead";
-  version = "0.1.0";
+  version = "0.2.0";
   src = pkgs.lib.cleanSource ../..;
   nativeBuildInputs = with pkgs; [ cmake ninja pkg-config python3 ];
   buildInputs = with pkgs; [ libhwy nlohmann_json utf8proc fmt libevent libpng ];

@@ -2059,7 +2059,7 @@ class LanguageModel:
 
     def explain(self, state: DecodeState, tokens: int = 1) -> str:
         """
-        Whether a call with this many new tokens per row of the state runs as a plan of kernel calls or through the
+        Whether a call with this many new tokens per row of the state runs as kernel calls alone or through the
         modules, and why; the bits are the same.
         """
 

@@ -53,6 +53,17 @@ struct RotaryNames {
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
 /// The same of an encoder, whose scaling is linear, or "ntk" as GTE's remote code has it.
 ConfigKey<EncoderConfig> encoder_rotary_key(const char* base, double default_base);
+/// "use_parallel_residual": kBlock or a sequential block; kDefault where the key is missing.
+template <nn::Block kBlock, bool kDefault>
+ConfigKey<LanguageModelConfig> parallel_key() {
+  using C = LanguageModelConfig;
+  return {"use_parallel_residual",
+          [](io::ConfigReader& r, const std::string& key, C& c) {
+            c.block = r.boolean_or(key, kDefault) ? kBlock : nn::Block::sequential;
+          },
+          [](const C& c, const std::string& key, Json& json) { json[key] = c.block == kBlock; },
+          row_of(&C::block)};
+}
 /// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. And "id2label".
 ConfigKey<EncoderConfig> head_key(const std::string& stem);
 template <class Config>

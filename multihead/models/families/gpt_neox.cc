@@ -15,15 +15,6 @@ bool is_gpt_neox(const C& c) {
          !c.scale_embeddings && c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.embed_dim;
 }
 
-ConfigKey<C> parallel_residual() {
-  return {"use_parallel_residual",
-          [](io::ConfigReader& r, const std::string& key, C& c) {
-            c.block = r.boolean_or(key, true) ? nn::Block::parallel : nn::Block::sequential;
-          },
-          [](const C& c, const std::string& key, Json& json) { json[key] = c.block == nn::Block::parallel; },
-          row_of(&C::block)};
-}
-
 ConfigKeys<C> keys() {
   using R = Row<C>;
   const auto biases = [](io::ConfigReader& r, const std::string& key, C& c) {
@@ -44,14 +35,13 @@ ConfigKeys<C> keys() {
                           R::key("attention_bias", &C::attention_bias, biases),
                           rotary_key({"rotary_emb_base", "rotary_pct", 0.25}),
                           {"rotary_pct", {}, {}, row_of(&C::rotary_fraction)},
-                          parallel_residual()},
+                          parallel_key<nn::Block::parallel, true>()},
                          {});
 }
 
 WeightMap map(const C& c) {
-  WeightMap map = {{"token_embedding.weight", {{"gpt_neox.embed_in.weight"}}},
-                   {"final_norm.weight", {{"gpt_neox.final_layer_norm.weight"}}},
-                   {"final_norm.bias", {{"gpt_neox.final_layer_norm.bias"}}}};
+  WeightMap map = {{"token_embedding.weight", {{"gpt_neox.embed_in.weight"}}}};
+  add_pair(map, "final_norm", "gpt_neox.final_layer_norm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat("gpt_neox.layers.", i, ".");
     for (const char* kind : {"weight", "bias"}) {

@@ -14,17 +14,6 @@ bool is_stablelm(const C& c) {
          c.head_dim * c.num_heads == c.embed_dim && c.dropout_p == 0;
 }
 
-ConfigKey<C> parallel_residual() {
-  return {"use_parallel_residual",
-          [](io::ConfigReader& r, const std::string& key, C& c) {
-            c.block = r.boolean_or(key, false) ? nn::Block::parallel_shared : nn::Block::sequential;
-          },
-          [](const C& c, const std::string& key, Json& json) {
-            json[key] = c.block == nn::Block::parallel_shared;
-          },
-          row_of(&C::block)};
-}
-
 ConfigKeys<C> keys() {
   return {R::field("vocab_size", &C::vocab_size),
           R::field("max_position_embeddings", &C::context),
@@ -41,7 +30,7 @@ ConfigKeys<C> keys() {
           R::field("use_qkv_bias", &C::attention_bias, false),
           rotary_key({"rope_theta", "partial_rotary_factor", 0.25}),
           {"partial_rotary_factor", {}, {}, row_of(&C::rotary_fraction)},
-          parallel_residual(),
+          parallel_key<nn::Block::parallel_shared, false>(),
           R::only("qk_layernorm", false),
           R::only("hidden_dropout", 0)};
 }
