@@ -187,22 +187,6 @@ void TokenPass::multiply(const Matrix& m, const float* x, float* y, Activation a
                                          .residual = residual});
 }
 
-void TokenPass::attend(const MultiHeadAttention& attention, const LayerCall& call, const float* x, float* y,
-                       const float* residual) {
-  const MultiHeadAttentionOptions& o = attention.options();
-  const Linear& last = attention.out_proj;
-  const int64_t width = heads_width(o);
-  float *heads = get(heads_, width), *attended = get(attended_, o.num_heads * o.head_dim);
-  multiply({attention.in_proj_weight, attention.in_proj_packed, attention.in_proj_bias}, x, heads);
-  if (o.qk_norm) {
-    normalize_heads(attention.q_norm, heads, o.num_heads, width);
-    normalize_heads(attention.k_norm, heads + o.num_heads * o.head_dim, o.num_kv_heads, width);
-  }
-  rotate_and_append(o, call, heads);
-  attend_to_cache(o, call, heads, attended);
-  multiply({last.weight, last.packed, last.bias}, attended, y, Activation::none, residual);
-}
-
 // Rotates queries and keys in place, and appends keys and values to the cache.
 void TokenPass::rotate_and_append(const MultiHeadAttentionOptions& o, const LayerCall& call,
                                   float* heads) const {
@@ -263,20 +247,6 @@ void TokenPass::attend_to_cache(const MultiHeadAttentionOptions& o, const LayerC
   for (int64_t i = 0; narrow && i < count; ++i) out[i] = static_cast<float>(narrow_[count + i]);
 }
 
-void TokenPass::attend(const MultiHeadAttention& attention, const ListCall& call, bool cross, const float* x,
-                       float* y, const float* residual) {
-  const MultiHeadAttentionOptions& o = attention.options();
-  const Linear &queries = attention.q_proj, &last = attention.out_proj;
-  float *heads = get(heads_, heads_width(o)), *attended = get(attended_, o.num_heads * o.head_dim);
-  if (cross) {
-    multiply({queries.weight, queries.packed, queries.bias}, x, heads);
-  } else {
-    multiply({attention.in_proj_weight, attention.in_proj_packed, attention.in_proj_bias}, x, heads);
-  }
-  attend_to_lists(o, call, cross, heads, attended);
-  multiply({last.weight, last.packed, last.bias}, attended, y, Activation::none, residual);
-}
-
 // Self-attention keeps the keys and values of the new tokens first; they follow each row's queries.
 void TokenPass::attend_to_lists(const MultiHeadAttentionOptions& o, const ListCall& call, bool cross,
                                 const float* heads, float* out) {
@@ -314,20 +284,6 @@ void TokenPass::attend_to_lists(const MultiHeadAttentionOptions& o, const ListCa
   }
 }
 
-void TokenPass::feed_forward(const TransformerLayer& layer, const float* x, float* y, const float* residual) {
-  const FeedForwardOptions& o = layer.options().feed_forward;
-  const Linear &fc1 = layer.feed_forward.fc1, &fc2 = layer.feed_forward.fc2;
-  float* hidden = get(hidden_, o.hidden_dim);
-  if (o.gated) {
-    float* raw = get(raw_, 2 * o.hidden_dim);
-    multiply({fc1.weight, fc1.packed, fc1.bias}, x, raw);
-    kernels::gated(o.activation, raw, raw + o.hidden_dim, hidden, {rows_, o.hidden_dim, 2 * o.hidden_dim});
-  } else {
-    multiply({fc1.weight, fc1.packed, fc1.bias}, x, hidden, o.activation);
-  }
-  multiply({fc2.weight, fc2.packed, fc2.bias}, hidden, y, Activation::none, residual);
-}
-
 // Runs a layer's sub-layers on rows, for arrange(). A residual is added where a product or a norm writes.
 struct TokenPass::Runner {
   using Sublayer = detail::Sublayer;
@@ -341,16 +297,47 @@ struct TokenPass::Runner {
   const ListCall* lists = nullptr;
 
   bool is_sandwich() const { return layer.options().block == Block::sandwich; }
+  static Matrix matrix_of(const Linear& x) { return {x.weight, x.packed, x.bias}; }
 
   void run(Sublayer sublayer, const float* x, float* y, const float* residual) {
+    if (sublayer == Sublayer::feed_forward) return feed_forward(x, y, residual);
     const bool cross = sublayer == Sublayer::cross;
-    if (sublayer == Sublayer::feed_forward) {
-      pass.feed_forward(layer, x, y, residual);
-    } else if (lists != nullptr) {
-      pass.attend(cross ? layer.multihead_attn : layer.self_attn, *lists, cross, x, y, residual);
+    const MultiHeadAttention& attention = cross ? layer.multihead_attn : layer.self_attn;
+    const MultiHeadAttentionOptions& o = attention.options();
+    const int64_t width = heads_width(o);
+    float *heads = pass.get(pass.heads_, width),
+          *attended = pass.get(pass.attended_, o.num_heads * o.head_dim);
+    if (cross) {
+      pass.multiply(matrix_of(attention.q_proj), x, heads);
     } else {
-      pass.attend(layer.self_attn, *call, x, y, residual);
+      pass.multiply({attention.in_proj_weight, attention.in_proj_packed, attention.in_proj_bias}, x, heads);
     }
+    if (lists != nullptr) {
+      pass.attend_to_lists(o, *lists, cross, heads, attended);
+    } else {
+      if (o.qk_norm) {
+        pass.normalize_heads(attention.q_norm, heads, o.num_heads, width);
+        pass.normalize_heads(attention.k_norm, heads + o.num_heads * o.head_dim, o.num_kv_heads, width);
+      }
+      pass.rotate_and_append(o, *call, heads);
+      pass.attend_to_cache(o, *call, heads, attended);
+    }
+    pass.multiply(matrix_of(attention.out_proj), attended, y, Activation::none, residual);
+  }
+
+  void feed_forward(const float* x, float* y, const float* residual) {
+    const FeedForwardOptions& o = layer.options().feed_forward;
+    const FeedForward& f = layer.feed_forward;
+    const int64_t size = o.hidden_dim;
+    float* hidden = pass.get(pass.hidden_, size);
+    if (o.gated) {
+      float* raw = pass.get(pass.raw_, 2 * size);
+      pass.multiply(matrix_of(f.fc1), x, raw);
+      kernels::gated(o.activation, raw, raw + size, hidden, {pass.rows_, size, 2 * size});
+    } else {
+      pass.multiply(matrix_of(f.fc1), x, hidden, o.activation);
+    }
+    pass.multiply(matrix_of(f.fc2), hidden, y, Activation::none, residual);
   }
 
   const float* run_and_norm(Sublayer sublayer, const float* x) {

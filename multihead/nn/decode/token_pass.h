@@ -69,16 +69,11 @@ class TokenPass {
   void normalize_heads(const Norm& norm, float* heads, int64_t count, int64_t stride);
   void multiply(const Matrix& m, const float* x, float* y, Activation activation = Activation::none,
                 const float* residual = nullptr) const;
-  void attend(const MultiHeadAttention& attention, const LayerCall& call, const float* x, float* y,
-              const float* residual);
   void rotate_and_append(const MultiHeadAttentionOptions& o, const LayerCall& call, float* heads) const;
   void attend_to_cache(const MultiHeadAttentionOptions& o, const LayerCall& call, const float* heads,
                        float* out);
-  void attend(const MultiHeadAttention& attention, const ListCall& call, bool cross, const float* x, float* y,
-              const float* residual);
   void attend_to_lists(const MultiHeadAttentionOptions& o, const ListCall& call, bool cross,
                        const float* heads, float* out);
-  void feed_forward(const TransformerLayer& layer, const float* x, float* y, const float* residual);
 
   Tensor input_;
   std::span<const int64_t> held_, counts_;
