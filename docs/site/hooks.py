@@ -42,8 +42,27 @@ def _entry(name, path, stub):
     return f"### {name}\n\n```python\n{signatures}\n```\n\n```text\n{text}\n```\n"
 
 
+OPERATION = re.compile(r"^(?:inline )?(?:Tensor|std::vector<Tensor>|AddNorm|AttentionPart) ([a-z]\w*)\((.*?)\)(?: \{|;)", re.M | re.S)
+
+
+def _operations():
+    """A table of the functions of multihead/ops, by header."""
+    folder, rows = PACKAGE.parents[1] / "multihead" / "ops", ["| Header | Operations |", "|---|---|"]
+    for header in sorted(folder.rglob("*.h")):
+        text = re.sub(r"^namespace (?:multihead::)?detail \{.*?^\}  // namespace", "", header.read_text("utf-8"), flags=re.M | re.S)
+        calls = []
+        for name, arguments in OPERATION.findall(text) if "-inl" not in header.name else ():
+            words = re.sub(r"\bconst |[&*]|std::|Tensor |span<int> ", "", " ".join(arguments.split()))
+            calls.append(f"`{name}({words})`")
+        if calls:
+            rows.append(f"| `ops/{header.relative_to(folder)}` | {'<br>'.join(calls)} |")
+    return "\n".join(rows)
+
+
 def on_page_markdown(markdown, page, **_):
-    """The line `names of MODULE` of the Python reference becomes an entry for every public name."""
+    """`names of MODULE` in the Python reference becomes an entry for every public name, the comment in cpp.md a table."""
+    if page.file.src_uri == "cpp.md":
+        return markdown.replace("<!-- operations of multihead/ops -->", _operations())
     if page.file.src_uri != "api/python.md":
         return markdown
 

@@ -66,6 +66,13 @@ check_prefix "$work/moved"
 if [[ -x $work/moved/bin/multihead ]]; then "$work/moved/bin/multihead" --version; fi
 
 build_outside find-static find_package -DCMAKE_PREFIX_PATH="$work/moved"
+
+step "examples/downstream, a project outside the tree: learns, saves and loads"
+cp -r "$source_dir/examples/downstream" "$work/rings"
+cmake -G Ninja -S "$work/rings" -B "$work/rings/build" "${flags[@]}" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/rings.log"
+ninja -C "$work/rings/build" >>"$work/rings.log" || { tail -n 40 "$work/rings.log"; exit 1; }
+"$work/rings/build/rings" "$work/rings/points.csv" "$work/rings/model.safetensors"
+
 if command -v pkg-config >/dev/null; then
   with_pkg_config pkg-config-static "$work/moved" --static
   with_pkg_config pkg-config-plain "$work/moved"
