@@ -1,8 +1,8 @@
-// Attention on AMX tiles of bf16 (amx/amx-inl.h), or on plain loops that follow the instructions:
+// f32 attention on AMX tiles of bf16 (amx/amx-inl.h), or on plain loops that follow the instructions:
 //   S[k][q] = scale · K · Qᵀ     keys are rows of A, queries columns of B
 //   O[q][:] += P · V             P rows of A, packed for each tile; V columns of B, packed for each block
-// f32 operands are split in two or three parts, as float32_matmul_precision says; operands of one part take another
-// way (passes/forward_tiles-inl.h, engine_tile_gradients-inl.h).
+// Operands are split in two or three parts, as float32_matmul_precision says; those of one part take another way
+// (passes/forward_tiles-inl.h, engine_tile_gradients-inl.h).
 // Steps of 32 lie at absolute positions of keys, and a step of excluded keys adds exact zeros: the promises
 // of equal bits (threads, batch, padding, chunks, single tokens) hold among CPUs with tiles.
 //
@@ -17,6 +17,7 @@
 #define MULTIHEAD_KERNELS_ATTENTION_ENGINES_ENGINE_AMX_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
 
 #include "multihead/kernels/attention/block/backward_call-inl.h"
@@ -28,22 +29,19 @@ namespace multihead::kernels::HWY_NAMESPACE {
 // Scores of keys and queries with numbers that are not finite, by plain loops.
 HWY_INLINE void NonFiniteScores(const ForwardCall& c, const RowTile& t, const BlockRange& r, float* s) {
   const int64_t dim = c.p->head_dim;
-  const auto finite = [&](const void* row) {
-    for (int64_t i = 0; i < dim; ++i) {
-      if (!std::isfinite(ElementOf(row, i, c.bf16))) return false;
-    }
-    return true;
+  const auto finite = [&](const float* row) {
+    return std::all_of(row, row + dim, [](float x) { return std::isfinite(x); });
   };
   bool row_finite[kTileRows];
-  for (int row = 0; row < t.rows; ++row) row_finite[row] = finite(TileRow(c, c.query, t, row));
+  for (int row = 0; row < t.rows; ++row) row_finite[row] = finite(as_floats(TileRow(c, c.query, t, row)));
   for (int k = r.k0; k < r.k1; ++k) {
-    const void* key = KeyRow(c, c.key, t.b, t.kv, k);
+    const float* key = as_floats(KeyRow(c, c.key, t.b, t.kv, k));
     const bool key_finite = finite(key);
     for (int row = 0; row < t.rows; ++row) {
       if (key_finite && row_finite[row]) continue;
-      const void* query = TileRow(c, c.query, t, row);
+      const float* query = as_floats(TileRow(c, c.query, t, row));
       float sum = 0;
-      for (int64_t i = 0; i < dim; ++i) sum += ElementOf(key, i, c.bf16) * ElementOf(query, i, c.bf16);
+      for (int64_t i = 0; i < dim; ++i) sum += key[i] * query[i];
       s[(k - r.k0) * kTileRows + row] = sum;
     }
   }
@@ -97,9 +95,9 @@ HWY_INLINE void AmxScoreProduct(const ForwardCall& c, const RowTile& t, const Bl
 HWY_INLINE void AddNonFiniteValues(const ForwardCall& c, const RowTile& t, const BlockRange& r,
                                    const float* s, const float* shadow, float* sums) {
   for (int k = r.k0; k < r.k1; ++k) {
-    const void* value = KeyRow(c, c.value, t.b, t.kv, k);
+    const float* value = as_floats(KeyRow(c, c.value, t.b, t.kv, k));
     for (int64_t column = 0; column < c.p->value_dim; ++column) {
-      const float v = ElementOf(value, column, c.bf16);
+      const float v = value[column];
       if (std::isfinite(v)) continue;
       for (int row = 0; row < t.rows; ++row) {
         const int64_t place = int64_t{k - r.k0} * kTileRows + row;
@@ -172,10 +170,10 @@ class AmxEngine : public EngineDefaults {
   void PackQueries(QueryTile& w, float* buffer) const {
     const RowTile& t = w.rows;
     const int64_t dim = c_.p->head_dim;
-    AmxOperand from{TileRow(c_, c_.query, t, 0), c_.bf16, c_.query.strides.token, 1, t.rows, dim};
+    AmxOperand from{TileRow(c_, c_.query, t, 0), false, c_.query.strides.token, 1, t.rows, dim};
     if (t.head[0] != t.head[t.rows - 1]) {  // rows of several heads
       CopyTileRows(c_, t, c_.query, dim, dim, buffer);
-      from.data = buffer, from.bf16 = false, from.line_stride = dim;
+      from.data = buffer, from.line_stride = dim;
     }
     auto* to = reinterpret_cast<uint16_t*>(w.query);
     w.non_finite = amx_pack(from, AmxSide::columns, c_.scheme.parts, NotFinite::zero, to);
@@ -185,8 +183,8 @@ class AmxEngine : public EngineDefaults {
     Block block{key_, value_, k0 / kKeyStep * kKeyStep, k1};
     const int64_t count = k1 - block.first;
     const auto at = [&](const Operand& x) { return KeyRow(c_, x, task.b, task.kv, block.first); };
-    const AmxOperand k{at(c_.key), c_.bf16, c_.key.strides.token, 1, count, c_.p->head_dim};
-    const AmxOperand v{at(c_.value), c_.bf16, 1, c_.value.strides.token, c_.p->value_dim, count};
+    const AmxOperand k{at(c_.key), false, c_.key.strides.token, 1, count, c_.p->head_dim};
+    const AmxOperand v{at(c_.value), false, 1, c_.value.strides.token, c_.p->value_dim, count};
     block.key_non_finite = amx_pack(k, AmxSide::rows, c_.scheme.parts, NotFinite::zero, key_);
     block.value_non_finite = amx_pack(v, AmxSide::columns, c_.scheme.parts, NotFinite::zero, value_);
     return block;

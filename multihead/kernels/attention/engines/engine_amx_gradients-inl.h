@@ -90,7 +90,7 @@ class AmxEngine::Gradients {
     const RowTile& t = job.row_tiles[n];
     const int parts = c.scheme.parts;
     const auto rows = [&](const Operand& x, int64_t dim) {
-      return AmxOperand{TileRow(c, x, t, 0), x.dtype == Dtype::bf16, x.strides.token, 1, t.rows, dim};
+      return AmxOperand{TileRow(c, x, t, 0), false, x.strides.token, 1, t.rows, dim};
     };
     const AmxOperand query = rows(c.query, c.p->head_dim);
     const AmxOperand d_out = rows(call.gradient.d_out, c.p->value_dim);
@@ -108,7 +108,7 @@ class AmxEngine::Gradients {
     key_ = memory, value_ = key_ + block.key, key_columns_ = value_ + block.value;
     weights_ = reinterpret_cast<uint16_t*>(key_columns_ + block.key_columns);
     const auto rows = [&](const Operand& x, int64_t dim) {
-      return AmxOperand{KeyRow(c, x, job.b, job.kv, k0), c.bf16, x.strides.token, 1, k1 - k0, dim};
+      return AmxOperand{KeyRow(c, x, job.b, job.kv, k0), false, x.strides.token, 1, k1 - k0, dim};
     };
     const AmxOperand keys = rows(c.key, c.p->head_dim);
     PackLines(keys, AmxSide::rows, c.scheme.parts, key_);
