@@ -2,6 +2,7 @@
 // bits, and what must not leak.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -121,6 +122,50 @@ TEST_F(AttentionAmxTest, AsAccurateAsItsParts) {
               1.5 * 0x1p-9 * multihead::testing::largest(rounded.out));
     EXPECT_LE(multihead::testing::distance(half.lse, rounded.lse).max,
               1e-5 * std::max(1.0, multihead::testing::largest(rounded.lse)));
+  }
+}
+
+// Rounded as if the maximum of each row were known beforehand, so that its largest probability is exact.
+std::vector<float> rounded_from_exact_maxima(const AttentionCase& c) {
+  const AttentionProblem& p = c.problem;
+  std::vector<float> out(c.d_out.size());
+  std::vector<double> s(static_cast<size_t>(p.keys)), sums(static_cast<size_t>(p.value_dim));
+  for (int64_t row = 0; row < p.heads * p.queries; ++row) {
+    const float* key = c.key.data() + row / p.queries * p.keys * p.head_dim;
+    const float* value = c.value.data() + row / p.queries * p.keys * p.value_dim;
+    for (int64_t k = 0; k < p.keys; ++k) {
+      s[k] = 0;
+      for (int64_t i = 0; i < p.head_dim; ++i) {
+        s[k] += double{c.query[row * p.head_dim + i]} * key[k * p.head_dim + i] * p.scale;
+      }
+    }
+    const double max = *std::max_element(s.begin(), s.end());
+    double total = 0;
+    std::fill(sums.begin(), sums.end(), 0);
+    for (int64_t k = 0; k < p.keys; ++k) {
+      const double x = std::exp(s[k] - max), weight = static_cast<float>(BFloat16(static_cast<float>(x)));
+      total += x;
+      for (int64_t i = 0; i < p.value_dim; ++i) sums[i] += weight * value[k * p.value_dim + i];
+    }
+    for (int64_t i = 0; i < p.value_dim; ++i) {
+      out[row * p.value_dim + i] = static_cast<float>(BFloat16(static_cast<float>(sums[i] / total)));
+    }
+  }
+  return out;
+}
+
+TEST_F(AttentionAmxTest, PeakedScoresLoseNothing) {
+  CaseOptions o;
+  o.batch = 1, o.heads = o.kv_heads = 2, o.queries = 128, o.keys = 1024, o.head_dim = o.value_dim = 64;
+  for (float peak : {1.0f, 3.0f}) {
+    AttentionCase c(o);
+    for (float& x : c.query) x *= peak;
+    for (auto* x : {&c.query, &c.key, &c.value}) {
+      for (float& v : *x) v = static_cast<float>(BFloat16(v));
+    }
+    const auto exact = c.reference<double>(false).out;
+    const double bound = multihead::testing::distance(rounded_from_exact_maxima(c), exact).rms;
+    EXPECT_LE(multihead::testing::distance(run_bf16(c).out, exact).rms, bound) << peak;
   }
 }
 

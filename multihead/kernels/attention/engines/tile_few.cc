@@ -1,7 +1,7 @@
 // Attention of up to 8 queries in the order of the tiles' sums, without tiles, which are slower below 10 rows.
 //
 // 16 keys get into lanes, of which 8 numbers at a time; each 32 numbers are one chain of even and one of odd
-// numbers, as in the instruction. The values of the block are fetched meanwhile, and the next block's keys
+// numbers, as in the instruction. The values of the chunk are fetched meanwhile, and the next chunk's keys
 // while those are added: .9 of the rate at which memory is read (Xeon with AMX, 2026-11).
 #include <algorithm>
 #include <cstring>
@@ -153,7 +153,7 @@ void Softmax(const TileFew& x, float factor, const float* shift, const uint32_t*
   const __m512 scale = _mm512_set1_ps(factor);
   for (int row = 0; row < x.rows; ++row) {
     const __m512 m = _mm512_set1_ps(shift[row]);
-    __m512 sum = _mm512_setzero_ps();
+    __m512 sum = _mm512_load_ps(lanes + 16 * row);
     for (int b = 0; b < x.pairs; ++b) {
       const int64_t at = row * kFewKeys + b * kTileStep;
       const uint32_t bits = seen[b * kRowTile + row];
@@ -185,26 +185,24 @@ void few_softmax(const TileFew& x, float factor, const float* shift, const uint3
                         : Softmax<false>(x, factor, shift, seen, s, p, lanes);
 }
 
-void few_maxima(const TileFew& x, float factor, const uint32_t* seen, const float* s, bool first,
-                float* max) {
+void few_maxima(const TileFew& x, float factor, const uint32_t* seen, const float* s, float* max) {
   const __m512 scale = _mm512_set1_ps(factor), none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  for (int row = 0; row < x.rows; ++row) {
+  for (int row = 0; row < x.rows; ++row, s += kFewKeys) {
+    __m512 low = none, high = none;
     for (int b = 0; b < x.pairs; ++b) {
-      const float* at = s + row * kFewKeys + b * kTileStep;
       const uint32_t bits = seen[b * kRowTile + row];
-      const __m512 low = _mm512_mask_max_ps(none, static_cast<__mmask16>(bits), none,
-                                            _mm512_mul_ps(_mm512_loadu_ps(at), scale));
-      const __m512 both = _mm512_mask_max_ps(low, static_cast<__mmask16>(bits >> 16), low,
-                                             _mm512_mul_ps(_mm512_loadu_ps(at + 16), scale));
-      max[row] = std::max(max[row], _mm512_reduce_max_ps(both));
-      if (first && max[row] != -std::numeric_limits<float>::infinity()) break;
+      const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(s + b * kTileStep), scale);
+      const __m512 z = _mm512_mul_ps(_mm512_loadu_ps(s + b * kTileStep + 16), scale);
+      low = _mm512_mask_max_ps(low, static_cast<__mmask16>(bits), low, y);
+      high = _mm512_mask_max_ps(high, static_cast<__mmask16>(bits >> 16), high, z);
     }
+    max[row] = _mm512_reduce_max_ps(_mm512_max_ps(low, high));
   }
 }
 
-void few_values(const TileFew& x, const float* p, float* out) {
+void few_values(const TileFew& x, const float* p, bool add, float* out) {
   const int rows = few_rows_padded(x.rows);
-  std::fill_n(out, rows * x.value.dim, 0.0f);
+  if (!add) std::fill_n(out, rows * x.value.dim, 0.0f);
   if (rows == 1) return Values<1>(x, p, out);
   if (rows == 2) return Values<2>(x, p, out);
   rows == 4 ? Values<4>(x, p, out) : Values<8>(x, p, out);

@@ -55,8 +55,7 @@ struct TileChunk {
 };
 
 struct TileScores {
-  const char* query[2] = {};
-  int64_t query_stride[2] = {};  ///< bytes
+  const char* query = nullptr;  ///< [32 rows][steps · 32], by pack_tile_queries()
   const char* keys = nullptr;
   int64_t steps = 0;  ///< of the head's size
 };
@@ -74,8 +73,6 @@ struct TileSoftmax {
 void tile_softmax(const TileChunk& chunk, const TileSoftmax& of, TileUnit unit);
 /// max[32] = the largest of the seen scores times the factor.
 void tile_maxima(const TileChunk& chunk, float factor, const uint32_t* seen, float* max);
-/// The rows with a lane that is NaN or beyond 2^64: their shift was too low.
-uint32_t tile_overflows(const float* lanes, int strips);
 void tile_sums(const float* lanes, int strips, float* sums);
 
 struct TileValues {
@@ -87,26 +84,26 @@ struct TileValues {
 };
 void tile_values(const TileChunk& chunk, const TileValues& of, TileUnit unit);
 
-/// Up to 8 queries and the keys of a block, read where they lie, with the same sums and without tiles. Rows [first,
-/// end) of `pairs` pairs of strips are there; sizes are multiples of 32, all numbers bf16.
-inline constexpr int kFewKeys = 256;
+/// Up to 8 queries and the keys of a chunk, read where they lie, with the same sums and without tiles. Rows
+/// [first, end) of `pairs` pairs of strips from key `key_begin` on are there; sizes are multiples of 32, all
+/// numbers bf16.
+inline constexpr int kFewKeys = kTileChunk;
 struct TileFew {
-  int rows = 0, pairs = 0;
+  int rows = 0, pairs = 0, key_begin = 0;
   const float* query = nullptr;  ///< [dim][few_rows_padded(rows)]
   TileSource key, value;
-  const char* next = nullptr;  ///< where the keys of the next block lie, as `key.rows`: to be fetched
+  const char* next = nullptr;  ///< where the keys of the next chunk lie, as `key.rows`: to be fetched
 };
 int few_rows_padded(int rows);
 /// s[row][kFewKeys] of the padded rows.
 void few_scores(const TileFew& few, float* s);
-/// max[row] = the largest of itself and the seen scores times the factor; `first`: of the first pair that has any.
-void few_maxima(const TileFew& few, float factor, const uint32_t* seen, const float* s, bool first,
-                float* max);
-/// p[row][kFewKeys] = rounded probabilities, lanes[row][16] = their sums before that.
+/// max[row] = the largest of the seen scores times the factor.
+void few_maxima(const TileFew& few, float factor, const uint32_t* seen, const float* s, float* max);
+/// p[row][kFewKeys] = rounded probabilities; before that they join the sums lanes[row][16].
 void few_softmax(const TileFew& few, float factor, const float* shift, const uint32_t* seen, const float* s,
                  float* p, float* lanes, TileUnit unit);
-/// out[row][value.dim] of the padded rows.
-void few_values(const TileFew& few, const float* p, float* out);
+/// out[row][value.dim] of the padded rows; `add`: it joins what is there.
+void few_values(const TileFew& few, const float* p, bool add, float* out);
 
 /// words[pair][row]: the keys of the chunk, which starts at `key`, that lie in the row's [lo, hi).
 void tile_intervals(const int32_t* lo, const int32_t* hi, int key, const TileChunk& chunk, uint32_t* words);

@@ -20,14 +20,15 @@ using namespace tiles;  // NOLINT(google-build-using-namespace)
 // Registers 0 and 1: sums in turn, each stored while the other is made; 2-5: queries; 6, 7: keys.
 template <int kSteps>
 HWY_NOINLINE void ScoresOfShort(const TileChunk& c, const TileScores& x) {
-  const char *q = x.query[0], *p = x.query[1];
+  constexpr int64_t kStride = kSteps * kRowBytes;
+  const char *q = x.query, *p = q + 16 * kStride;
   auto* const s = reinterpret_cast<char*>(c.s);
   MH_TILE_BARRIER;
-  _tile_loadd(2, q, x.query_stride[0]);
-  _tile_loadd(4, p, x.query_stride[1]);
+  _tile_loadd(2, q, kStride);
+  _tile_loadd(4, p, kStride);
   if constexpr (kSteps == 2) {
-    _tile_loadd(3, q + kRowBytes, x.query_stride[0]);
-    _tile_loadd(5, p + kRowBytes, x.query_stride[1]);
+    _tile_loadd(3, q + kRowBytes, kStride);
+    _tile_loadd(5, p + kRowBytes, kStride);
   }
   char* before = s + kStripBytes;  // written again by its own sums
   for (int b = 0; b < 2 * c.pairs; ++b) {
@@ -54,7 +55,7 @@ HWY_NOINLINE void ScoresOfShort(const TileChunk& c, const TileScores& x) {
 // Registers 0-3: sums, 4, 5: queries, 6, 7: keys. kSteps: 0 if it is not known.
 template <int kStrips, int kSteps>
 HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
-  const int64_t steps = kSteps != 0 ? kSteps : x.steps;
+  const int64_t steps = kSteps != 0 ? kSteps : x.steps, stride = steps * kRowBytes;
   const char* k = x.keys;
   auto* to = reinterpret_cast<char*>(c.s);
   MH_TILE_BARRIER;
@@ -68,10 +69,10 @@ HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
 #pragma GCC unroll 4
     for (int64_t step = 0; step < steps; ++step, k += kStripBytes) {
       _tile_loadd(6, k, kRowBytes);
-      _tile_loadd(4, x.query[0] + step * kRowBytes, x.query_stride[0]);
+      _tile_loadd(4, x.query + step * kRowBytes, stride);
       _tile_dpbf16ps(0, 4, 6);
       if constexpr (kStrips == 2) {
-        _tile_loadd(5, x.query[1] + step * kRowBytes, x.query_stride[1]);
+        _tile_loadd(5, x.query + 16 * stride + step * kRowBytes, stride);
         _tile_dpbf16ps(2, 5, 6);
       }
       _tile_loadd(7, k + kTileBytes, kRowBytes);
@@ -91,7 +92,7 @@ void ScoresEmulated(const TileChunk& c, const TileScores& x) {
   for (int b = 0; b < c.pairs; ++b) {
     for (int g = 0; g < c.strips; ++g) {
       for (int64_t i = 0; i < 2 * x.steps; ++i) {
-        emulate_tile(x.query[g] + i / 2 * kRowBytes, x.query_stride[g],
+        emulate_tile(x.query + (16 * g * x.steps + i / 2) * kRowBytes, x.steps * kRowBytes,
                      x.keys + (b * x.steps * 2 + i) * kTileBytes, kRowBytes,
                      c.s + b * kPairFloats + g * 512 + i % 2 * 256, kAmxLines);
       }
@@ -165,6 +166,8 @@ HWY_INLINE __m512 Exponent(const char* at, __m512 factor, __m512 shift) {
   return kNatural ? _mm512_mul_ps(_mm512_sub_ps(s, shift), factor) : _mm512_fmsub_ps(s, factor, shift);
 }
 
+// The unit of tiles falls asleep after some 1,500 cycles without a product, and the next products take twice as
+// long: one that nothing reads keeps it awake.
 template <bool kAmx, bool kNatural, bool kMasked>
 HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
   const __m512 factor = _mm512_set1_ps(x.factor);
@@ -174,6 +177,7 @@ HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
     __m512 sum0 = _mm512_load_ps(x.lanes + 16 * row), sum1 = _mm512_load_ps(x.lanes + 16 * row + 16);
     const uint32_t* seen = x.seen != nullptr ? x.seen + row : nullptr;
     const uint32_t* kept = x.kept != nullptr ? x.kept + row : nullptr;
+    if (kAmx && row == 16) _tile_dpbf16ps(0, 6, 7);
     for (int b = 0; b < c.pairs; ++b, at += kPairBytes) {
       uint32_t seen0 = ~0U, seen1 = ~0U;
       if constexpr (kMasked) {
@@ -229,9 +233,13 @@ HWY_INLINE __m512 Across(const __m512* x) {
   return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), y);
 }
 
-template <bool kMasked>
+// `kRaw`: the factor is positive, so that it may come last.
+template <bool kMasked, bool kRaw>
 HWY_NOINLINE void Maxima(const TileChunk& c, float factor, const uint32_t* seen, float* max) {
   const __m512 scale = _mm512_set1_ps(factor), none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const auto load = [&](const char* at) __attribute__((always_inline)) {
+    return kRaw ? _mm512_load_ps(at) : _mm512_mul_ps(_mm512_load_ps(at), scale);
+  };
   for (int g = 0; g < c.strips; ++g) {
     __m512 top[16];
     for (int r = 0; r < 16; ++r) {
@@ -239,19 +247,18 @@ HWY_NOINLINE void Maxima(const TileChunk& c, float factor, const uint32_t* seen,
       const uint32_t* word = kMasked ? seen + 16 * g + r : nullptr;
       __m512 low = none, high = none;
       for (int b = 0; b < c.pairs; ++b, at += kPairBytes) {
-        const __m512 x = _mm512_mul_ps(_mm512_load_ps(at), scale);
-        const __m512 y = _mm512_mul_ps(_mm512_load_ps(at + kTileBytes), scale);
         if constexpr (kMasked) {
           const uint32_t bits = word[b * kRowTile];
-          low = _mm512_mask_max_ps(low, static_cast<__mmask16>(bits), low, x);
-          high = _mm512_mask_max_ps(high, static_cast<__mmask16>(bits >> 16), high, y);
+          low = _mm512_mask_max_ps(low, static_cast<__mmask16>(bits), low, load(at));
+          high = _mm512_mask_max_ps(high, static_cast<__mmask16>(bits >> 16), high, load(at + kTileBytes));
         } else {
-          low = _mm512_max_ps(low, x), high = _mm512_max_ps(high, y);
+          low = _mm512_max_ps(low, load(at)), high = _mm512_max_ps(high, load(at + kTileBytes));
         }
       }
       top[r] = _mm512_max_ps(low, high);
     }
-    _mm512_store_ps(max + 16 * g, Across<Largest>(top));
+    const __m512 all = Across<Largest>(top);
+    _mm512_store_ps(max + 16 * g, kRaw ? _mm512_mul_ps(all, scale) : all);
   }
 }
 
@@ -278,17 +285,11 @@ void tile_softmax(const TileChunk& c, const TileSoftmax& x, TileUnit unit) {
 }
 
 void tile_maxima(const TileChunk& c, float factor, const uint32_t* seen, float* max) {
-  seen != nullptr ? Maxima<true>(c, factor, seen, max) : Maxima<false>(c, factor, seen, max);
-}
-
-uint32_t tile_overflows(const float* lanes, int strips) {
-  uint32_t rows = 0;
-  for (int r = 0; r < 16 * strips; ++r) {
-    const auto over =
-        _mm512_cmp_ps_mask(_mm512_load_ps(lanes + 16 * r), _mm512_set1_ps(0x1p64f), _CMP_NLE_UQ);
-    rows |= uint32_t{over != 0} << r;
+  if (!(factor > 0)) {
+    return seen != nullptr ? Maxima<true, false>(c, factor, seen, max)
+                           : Maxima<false, false>(c, factor, seen, max);
   }
-  return rows;
+  seen != nullptr ? Maxima<true, true>(c, factor, seen, max) : Maxima<false, true>(c, factor, seen, max);
 }
 
 void tile_sums(const float* lanes, int strips, float* sums) {

@@ -2,11 +2,10 @@
 //
 // A tile is 32 queries; a block of 256 keys is packed once for all tiles of a task. Chunk by chunk of 128 keys:
 //   S = Q Kt, terms and masks;  P = 2^(S - m), l += P;  O += P V
-// m is the largest score among the first 32 keys (at an absolute position) of which the row sees some. P up to
-// 2^64 is as precise as P <= 1, so later keys are not looked at: where a sum grows beyond that, the row's exact
-// maximum is found and the block is done again, without any effect on the other rows. With score terms, whose
-// differences may be large, m is exact at once. A row's bits depend on itself, its keys and their positions
-// alone.
+// m is the row's largest score so far in the block, or one that is less than a power of two below (TileMaxima);
+// where it grows, l and O are multiplied first. So the largest probability of a row is mostly 1, which rounding
+// to bf16 leaves alone: with peaked scores the error would be a quarter larger otherwise. A row's bits depend on
+// itself, its keys and their positions alone.
 //
 // What is excluded is a zero of P, and values that are not finite are packed as zeros and added by plain loops,
 // so nothing leaks.
@@ -19,6 +18,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -51,7 +51,7 @@ class ForwardTiles {
       at += floats;
       return first;
     };
-    s_ = take(layout_.scores), shadow_ = take(kChunkFloats), lanes_ = take(kLaneFloats);
+    s_ = take(kChunkFloats), shadow_ = take(kChunkFloats), lanes_ = take(kLaneFloats);
     out_ = take(kRowTile * c_.value_columns);
     wide_ = take(layout_.wide), bias_ = take(layout_.wide);
     keep_ = reinterpret_cast<uint8_t*>(take(layout_.keep));
@@ -103,13 +103,10 @@ class ForwardTiles {
   }
 
  private:
-  static constexpr int kBlockChunks = kBlock / kTileChunk;
   static constexpr int64_t kLaneFloats = kRowTile * 16;
 
-  // A tile, and its strips of queries: where they lie, or copies of them.
   struct Tile : QueryTile {
-    const char* strip[2] = {};
-    int64_t stride[2] = {};
+    const char* query_rows = nullptr;  // where they lie, or a copy
   };
 
   static constexpr int64_t kRecordFloats = sizeof(Tile) / sizeof(float);
@@ -130,17 +127,16 @@ class ForwardTiles {
 
   // Floats of the parts of scratch memory.
   struct Layout {
-    int64_t scores, wide, keep, key, value, few, query, tile, shared;
+    int64_t wide, keep, key, value, few, query, tile, shared;
     explicit Layout(const ForwardCall& c) {
       const int64_t columns = c.value_columns, steps = amx_steps(c.p->head_dim);
-      scores = (c.has_terms ? kBlockChunks : 1) * kChunkFloats;
       wide = c.has_terms ? kTileChunk * kTileRows : 0;
       keep = c.has_terms || c.has_keep ? kTileChunk * kTileRows / 4 : 0;
       key = kBlock * steps * kAmxStep / 2, value = kBlock * columns / 2;
       query = kRowTile * steps * kAmxStep / 2;
       tile = kRecordFloats + query + kRowTile * columns;
       few = FewOnTiles::Floats(c);
-      shared = few + scores + kChunkFloats + kLaneFloats + kRowTile * columns + 2 * wide + keep + key + value;
+      shared = few + 2 * kChunkFloats + kLaneFloats + kRowTile * columns + 2 * wide + keep + key + value;
     }
   };
 
@@ -161,30 +157,26 @@ class ForwardTiles {
     ResetState(w.state);
     if (c_.state.values) LoadState(c_, w);
     if (!w.rows.empty()) PlaceQueries(w);
-    if (few_ && !w.rows.empty()) few_rows_.SetQueries(w.rows, w.strip[0], w.stride[0]);
+    if (few_ && !w.rows.empty()) few_rows_.SetQueries(w.rows, w.query_rows);
   }
 
-  // Strips of 16 rows at one distance are read where they lie.
+  // Rows of a whole tile that lie side by side are read there: at other distances they crowd few sets of L1.
   void PlaceQueries(Tile& w) const {
     const RowTile& t = w.rows;
-    const int64_t size = c_.bf16 ? 2 : 4, steps = amx_steps(c_.p->head_dim),
-                  token = c_.query.strides.token * size;
-    for (int g = 0; g < t.groups; ++g) {
-      const int first = g * kGroupRows, end = std::min(t.rows, first + kGroupRows);
-      if (c_.bf16 && c_.p->head_dim % kAmxStep == 0 && end - first == kGroupRows &&
-          t.head[first] == t.head[end - 1]) {
-        w.strip[g] = static_cast<const char*>(TileRow(c_, c_.query, t, first)), w.stride[g] = token;
-        continue;
-      }
-      char* copy = reinterpret_cast<char*>(w.query) + first * steps * 64;
-      std::memset(copy, 0, static_cast<size_t>(kGroupRows * steps * 64));
-      for (int r = first; r < end; ++r) {
-        const auto* from = static_cast<const char*>(TileRow(c_, c_.query, t, r));
-        pack_tile_queries({from, token, 0, 1, c_.p->head_dim, c_.bf16}, copy + (r - first) * steps * 64,
-                          c_.unit);
-      }
-      w.strip[g] = copy, w.stride[g] = steps * 64;
+    const int64_t row = amx_steps(c_.p->head_dim) * 64;
+    const auto* first = static_cast<const char*>(TileRow(c_, c_.query, t, 0));
+    if (c_.bf16 && t.rows == kRowTile && t.head[0] == t.head[kRowTile - 1] &&
+        c_.query.strides.token * 2 == row && reinterpret_cast<uintptr_t>(first) % 64 == 0) {
+      w.query_rows = first;
+      return;
     }
+    auto* to = reinterpret_cast<char*>(w.query);
+    w.query_rows = to;
+    for (int r = 0; r < t.rows; ++r, to += row) {
+      const auto* from = static_cast<const char*>(TileRow(c_, c_.query, t, r));
+      pack_tile_queries({from, 0, 0, 1, c_.p->head_dim, c_.bf16}, to, c_.unit);
+    }
+    std::memset(to, 0, static_cast<size_t>((t.groups * kGroupRows - t.rows) * row));
   }
 
   Block Stage(int begin, int end) const {
@@ -239,8 +231,9 @@ class ForwardTiles {
     std::fill_n(lanes_, kLaneFloats, 0.0f);
     float* out = w.first ? w.out : out_;
     const Part keys{k0 / kTileStep * kTileStep, (k1 + kTileStep - 1) / kTileStep * kTileStep, k0, k1, {}};
-    if (!(c_.has_terms ? AddTerms(keys, block, safe, w, state, out) : AddScores(keys, block, w, state, out)))
-      return;
+    bool any = false;
+    EachChunk(keys, w, [&](const Part& part) { any |= AddPart(part, block, safe, w, state, any, out); });
+    if (!any) return;
     tile_sums(lanes_, w.rows.groups, state.sum);
     Join(state, out, w);
   }
@@ -260,20 +253,20 @@ class ForwardTiles {
 
   // Calls f for every chunk of the keys, with its masks, of which something may be seen.
   template <class Body>
-  void EachChunk(const Part& keys, const Tile& w, bool dense, const Body& f) {
+  void EachChunk(const Part& keys, const Tile& w, const Body& f) {
     for (int first = keys.first; first < keys.end;) {
       Part part{first, std::min(keys.end, (first / kTileChunk + 1) * kTileChunk), 0, 0, {}};
       part.begin = std::max(part.first, keys.begin), part.last = std::min(part.end, keys.last);
       part.chunk = {s_, (part.end - part.first) / kTileStep, w.rows.groups};
       first = part.end;
-      if (Mask(w.rows, dense, part)) f(part);
+      if (Mask(w.rows, part)) f(part);
     }
   }
 
-  // False if nothing of the part is seen. `dense`: dense masks and mask functions are looked at.
-  bool Mask(const RowTile& t, bool dense, Part& part) {
+  // False if nothing of the part is seen. With terms, dense masks and mask functions are theirs.
+  bool Mask(const RowTile& t, Part& part) {
     BlockClass mask = BlockClass::full;
-    if (dense && c_.has_keep) mask = mask_class(*c_.p, t, part.begin, part.last);
+    if (!c_.has_terms && c_.has_keep) mask = mask_class(*c_.p, t, part.begin, part.last);
     if (mask == BlockClass::empty) return false;
     if (mask == BlockClass::partial && !fill_keep(*c_.p, t, part.begin, part.last, keep_)) return false;
     if (mask == BlockClass::partial || t.full_begin > part.first || t.full_end < part.end) {
@@ -301,22 +294,34 @@ class ForwardTiles {
   void ScoresOf(const Part& part, const Block& block, const Tile& w) const {
     const int64_t steps = amx_steps(c_.p->head_dim);
     TileScores of{.keys = key_ + int64_t{part.first - block.first} * 64 * steps, .steps = steps};
-    std::copy_n(w.strip, 2, of.query), std::copy_n(w.stride, 2, of.query_stride);
+    of.query = w.query_rows;
     tile_scores(part.chunk, of, c_.unit);
   }
 
-  // Exponentials of the part's scores and their product with the values.
-  void AddPart(const Part& part, const Block& block, const Tile& w, const LaneState& state, bool add,
+  // Adds the part's exponentials and their product with the values. False if no row sees any of it.
+  bool AddPart(const Part& part, const Block& block, bool safe, const Tile& w, LaneState& state, bool add,
                float* out) {
-    alignas(64) float shift[kRowTile];
-    TileShift(state, shift);
+    alignas(64) float top[kTileRows];
+    std::fill_n(top, kTileRows, -kInfinity);
+    ScoresOf(part, block, w);
+    if (!c_.has_terms) {
+      tile_maxima(part.chunk, ScoreScale(c_), part.seen, top);
+    } else if (!TermsOf(part, safe, w, top)) {
+      return false;
+    }
+    TileMaxima maxima;
+    uint32_t grown = maxima.Raise(w.rows.groups * kGroupRows, c_.has_terms, top, state.max);
+    for (; grown != 0; grown &= grown - 1) {
+      maxima.Apply(std::countr_zero(grown), lanes_, c_.value_columns, out);
+    }
     const int64_t columns = c_.value_columns;
     if (block.value_non_finite) std::copy_n(part.chunk.s, part.chunk.pairs * kPairFloats, shadow_);
     const float factor = c_.has_terms ? kLog2e : ScoreScale(c_);
-    tile_softmax(part.chunk, {c_.has_terms, factor, shift, part.seen, part.kept, lanes_}, c_.unit);
+    tile_softmax(part.chunk, {c_.has_terms, factor, maxima.shift, part.seen, part.kept, lanes_}, c_.unit);
     const char* values = value_ + int64_t{part.first - block.first} * 2 * columns;
     tile_values(part.chunk, {values, columns / kAmxStep, out, columns, add}, c_.unit);
     if (block.value_non_finite) AddNonFinite(part, w, out);
+    return true;
   }
 
   // out[row][:] += probability · value where the value is not finite and the row sees its key.
@@ -336,89 +341,6 @@ class ForwardTiles {
         }
       }
     }
-  }
-
-  // Without terms. False if no row sees anything.
-  bool AddScores(const Part& keys, const Block& block, const Tile& w, LaneState& state, float* out) {
-    bool any = false, unset = true;
-    const auto pass = [&](bool finds_maxima) {
-      EachChunk(keys, w, true, [&](const Part& part) {
-        ScoresOf(part, block, w);
-        if (finds_maxima && unset) unset = !SetMaxima(part, w, state);
-        AddPart(part, block, w, state, any, out);
-        any = true;
-      });
-    };
-    pass(true);
-    if (!any) return false;
-    const uint32_t over = tile_overflows(lanes_, w.rows.groups);
-    if (over == 0) return true;
-    ExactMaxima(keys, block, w, over, state);
-    std::fill_n(lanes_, kLaneFloats, 0.0f);
-    any = false;
-    pass(false);
-    return true;
-  }
-
-  // Rows that have none yet get their maximum from the first pair of strips that has one. True if all have one
-  // then.
-  bool SetMaxima(const Part& part, const Tile& w, LaneState& state) const {
-    const F d;
-    const Vec none = hn::Set(d, -kInfinity);
-    alignas(64) float top[kRowTile];
-    TileChunk pair{part.chunk.s, 1, part.chunk.strips};
-    const uint32_t* seen = part.seen;
-    for (int b = 0; b < part.chunk.pairs; ++b, pair.s += kPairFloats) {
-      tile_maxima(pair, ScoreScale(c_), seen, top);
-      bool all = true;
-      for (int r = 0; r < w.rows.rows; r += kN) {
-        const Vec old = hn::Load(d, state.max + r);
-        const Vec max = hn::IfThenElse(hn::Eq(old, none), hn::Load(d, top + r), old);
-        hn::Store(max, d, state.max + r);
-        all = all && hn::AllFalse(d, hn::Eq(max, none));
-      }
-      if (all) return true;
-      if (seen != nullptr) seen += kRowTile;
-    }
-    return false;
-  }
-
-  HWY_NOINLINE void ExactMaxima(const Part& keys, const Block& block, const Tile& w, uint32_t rows,
-                                LaneState& state) {
-    alignas(64) float top[kRowTile], exact[kRowTile];
-    std::fill_n(exact, kRowTile, -kInfinity);
-    EachChunk(keys, w, true, [&](const Part& part) {
-      ScoresOf(part, block, w);
-      tile_maxima(part.chunk, ScoreScale(c_), part.seen, top);
-      for (int r = 0; r < w.rows.groups * kGroupRows; ++r) exact[r] = std::max(exact[r], top[r]);
-    });
-    for (int r = 0; r < kRowTile; ++r) {
-      if ((rows >> r & 1) != 0) state.max[r] = exact[r];
-    }
-  }
-
-  // With score terms: the scores of the block wait in scratch memory until their maximum is known.
-  bool AddTerms(const Part& keys, const Block& block, bool safe, const Tile& w, LaneState& state,
-                float* out) {
-    bool seen[kBlockChunks] = {};
-    const auto number = [&](const Part& part) { return part.first / kTileChunk - keys.first / kTileChunk; };
-    const auto place = [&](Part part) {
-      part.chunk.s = s_ + number(part) * kChunkFloats;
-      return part;
-    };
-    bool any = false;
-    EachChunk(keys, w, false, [&](const Part& of) {
-      const Part part = place(of);
-      ScoresOf(part, block, w);
-      any |= seen[number(part)] = TermsOf(part, safe, w, state.max);
-    });
-    bool add = false;
-    EachChunk(keys, w, false, [&](const Part& of) {
-      if (!seen[number(of)]) return;
-      AddPart(place(of), block, w, state, add, out);
-      add = true;
-    });
-    return any;
   }
 
   // Scores -> final scores, -inf where dense masks or biases exclude them, and their maximum. False if nothing
