@@ -90,9 +90,13 @@ class FewOnTiles {
       end = std::min(k1, (k / kTileChunk + 1) * kTileChunk);
       AddChunk(t, Keys(t, k, end), k > k0, state, out);
     }
-    float check = 0;
-    for (int64_t i = 0; i < t.rows * c_->p->value_dim; ++i) check += out[i] - out[i];
-    if (check != 0) return false;
+    const F d;
+    Vec check = hn::Zero(d);
+    for (int64_t i = 0; i < t.rows * c_->p->value_dim; i += kN) {
+      const Vec x = hn::LoadU(d, out + i);
+      check = hn::Add(check, hn::Sub(x, x));
+    }
+    if (!hn::AllTrue(d, hn::Eq(check, hn::Zero(d)))) return false;
     tile_sums(lanes_, 1, state.sum);
     return true;
   }
