@@ -71,6 +71,14 @@ struct CurvedMod {
   }
 };
 
+struct SigmoidMod {
+  template <class S>
+  S operator()(S score, ScoreIndex at) const {
+    using fast::sigmoid;
+    return sigmoid(score + S(0.1f * static_cast<float>(at.head)));
+  }
+};
+
 inline std::vector<OptionCase> mask_cases() {
   using D = const AttentionDims&;
   const auto mask = [](std::string name, auto make) {
@@ -223,6 +231,29 @@ inline std::vector<OptionCase> option_cases() {
       {"score_mod", [](D, Dtype, Rng&) { return AttentionOptions{.mask = causal()}; },
        score_mod(DistanceMod())},
       {"score_mod_curved", [](D, Dtype, Rng&) { return AttentionOptions{}; }, score_mod(CurvedMod())},
+      {"weights_sum",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.mask = causal() & keep(flags({d.heads, 1, d.keys}, 0.8, r)),
+                                 .softcap = 1.5f,
+                                 .bias = randn({d.heads, d.queries, 1}, r, t),
+                                 .relative_bias = randn({d.heads, 3}, r, t),
+                                 .normalise = Normalise::sum};
+       },
+       score_mod(SigmoidMod())},
+      {"weights_abs",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.mask = lengths(integers({d.batch}, 0, d.keys, r)),
+                                 .alibi_slopes = rand({d.heads}, r, t),
+                                 .relative_key = randn({d.heads, 4, d.dim}, r, t),
+                                 .dropout_p = 0.25f,
+                                 .normalise = Normalise::abs_sum};
+       },
+       score_mod(CurvedMod()), true},
+      {"weights_none",
+       [](D, Dtype, Rng&) { return AttentionOptions{.mask = window(2, 1), .normalise = Normalise::none}; },
+       score_mod(CurvedMod())},
+      {"weights_scores",
+       [](D, Dtype, Rng&) { return AttentionOptions{.softcap = 0.7f, .normalise = Normalise::none}; }},
       {"everything",
        [](D d, Dtype t, Rng& r) {
          return AttentionOptions{.mask = causal() & lengths(integers({d.batch}, 1, d.keys, r)) &

@@ -37,6 +37,16 @@ inline EmptyRow empty_row_of(const std::string& name) {
                             {"error", EmptyRow::error}});
 }
 
+inline Normalise normalise_of(const std::string& name) {
+  return to_enum<Normalise>(name, "normalise",
+                            {{"softmax", Normalise::softmax},
+                             {"sum", Normalise::sum},
+                             {"abs_sum", Normalise::abs_sum},
+                             {"none", Normalise::none},
+                             {"sparsemax", Normalise::sparsemax},
+                             {"entmax15", Normalise::entmax15}});
+}
+
 inline Reduction reduction_of(const std::string& name) {
   return to_enum<Reduction>(name, "reduction",
                             {{"mean", Reduction::mean}, {"sum", Reduction::sum}, {"none", Reduction::none}});

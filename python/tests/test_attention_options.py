@@ -29,6 +29,8 @@ CASES = {
     "relative_center": ({"relative_bias": normal(H, 7)}, 6),
     "sinks": ({}, np.full(H, 1.5, "f4")),
     "score_mod": ({}, mh.score_mod(lambda s, b, h, q, k: s * 0.5)),
+    "weight": ({"normalise": "sum"}, mh.score_mod(lambda s, b, h, q, k: s * s)),
+    "normalise": ({}, "abs_sum"),
     "empty_row": ({"mask": valid(0)}, "uniform"),
     "scale": ({}, 0.1),
     "dropout_p": ({"rng": None}, 0.5),

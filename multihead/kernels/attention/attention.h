@@ -187,9 +187,22 @@ struct RelativeKey {
   explicit operator bool() const { return data != nullptr; }
 };
 
+/// What a weight is divided by.
+enum class Normalise {
+  softmax,  ///< e^score, divided by the sum of the row's weights
+  sum,      ///< the score itself, or what the function makes of it, divided by their sum
+  abs_sum,  ///< … by the sum of their absolute values
+  none,     ///< … by nothing
+  // Weights above a threshold, which ops look for: kernels meet them as `none`.
+  sparsemax,
+  entmax15,
+};
+
 /// The terms of a score besides query and key, in this order: relative key, then (after the scaling)
-/// score_function, softcap, bias, relative bias, ALiBi.
+/// score_function, softcap, bias, relative bias, ALiBi. Unless they go through a softmax, score_function comes last
+/// and makes weights; excluded keys have the weight 0 whatever it says.
 struct ScoreTerms {
+  Normalise normalise = Normalise::softmax;
   RelativeKey relative_key;
   ScoreFunction score_function;
   double softcap = 0.0;  ///< c > 0: c · tanh(s / c)
@@ -211,14 +224,16 @@ struct ScoreTerms {
     kBias = 8,
     kRelativeBias = 16,
     kAlibi = 32,
+    kWeights = 64,                           ///< not a softmax
     kNonlinear = kScoreFunction | kSoftcap,  ///< their derivative is not 1
   };
   /// The terms that are present. Fast paths name the sets that they take, so that none ignores a new term.
   unsigned kinds() const {
     return (relative_key ? kRelativeKey : 0U) | (score_function ? kScoreFunction : 0U) |
            (softcap > 0 ? kSoftcap : 0U) | (bias ? kBias : 0U) | (relative_bias ? kRelativeBias : 0U) |
-           (alibi_slopes ? kAlibi : 0U);
+           (alibi_slopes ? kAlibi : 0U) | (weights() ? kWeights : 0U);
   }
+  bool weights() const { return normalise != Normalise::softmax; }
   bool nonlinear() const { return (kinds() & kNonlinear) != 0; }
 };
 
@@ -232,7 +247,8 @@ struct AttentionState {
   Operand max, sum, values;
 };
 
-/// `lse` (natural logarithm, -inf for empty rows) [B, H, Tq] has a token stride of 1. It may be absent in the
+/// `lse` (natural logarithm, -inf for empty rows; without a softmax what the row was divided by, 0 for empty rows, whose
+/// output is by policy also where it is 0 otherwise) [B, H, Tq] has a token stride of 1. It may be absent in the
 /// forward pass. With a `state`, the call continues that softmax: its keys follow the earlier ones;
 /// without `out` it leaves the new state in place of the old, else it ends there. The last call may have no
 /// keys. `out` may then be in the memory of state.values. What is not finite is then left so, also where a

@@ -81,7 +81,7 @@ enum class ReferenceDerivative { none, whole, behind_function };
 
 /// row.score[j] = final score of (b, h, i, j), -inf where excluded; row.derivative[j] = its derivative by
 /// scale · ⟨query, key⟩, or by what the score function gives, if requested; row.raw[j] = what it is given.
-/// Returns the number of keys.
+/// Returns the number of keys. Weights are not made yet.
 template <class T>
 int64_t reference_scores(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, int64_t b,
                          int64_t h, int64_t i, ReferenceDerivative derivative, ReferenceRow<T>& row) {
@@ -104,7 +104,7 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms& t, const A
     p.mask_function.fill(p.mask_function.context, {keep.data(), 1, b, h, i, 1, 0, n});
     for (int64_t j = 0; j < n; ++j) row.keep[j] &= keep[j];
   }
-  if (t.score_function && n > 0) {
+  if (t.score_function && !t.weights() && n > 0) {
     const ScoreTile tile{s, 1, b, h, i, 1, 0, n};
     std::copy_n(s, n, row.raw.data());
     if (derivative == ReferenceDerivative::whole) {
@@ -174,6 +174,47 @@ void widen_not_finite(const AttentionProblem& p, const AttentionInput& in, int64
   }
 }
 
+/// row.raw <- row.score, as reference_scores() left it, which becomes the row's weights, 0 where excluded. Returns what
+/// they are divided by; 0 for rows that see no key.
+template <class T>
+T reference_weights(const ScoreTerms& t, int64_t n, int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row) {
+  std::copy_n(row.score.data(), n, row.raw.data());
+  if (t.score_function && n > 0) {
+    t.score_function.apply(t.score_function.context, {row.score.data(), 1, b, h, i, 1, 0, n});
+  }
+  T sum = 0;
+  bool empty = true;
+  for (int64_t j = 0; j < n; ++j) {
+    const bool excluded = row.raw[j] == -std::numeric_limits<T>::infinity();
+    if (excluded) row.keep[j] = 0;
+    if (!row.keep[j]) row.score[j] = 0;
+    empty = empty && excluded;
+    sum += t.normalise == Normalise::abs_sum ? std::abs(row.score[j]) : row.score[j];
+  }
+  if (empty) return 0;
+  return t.normalise == Normalise::none ? T{1} : sum;
+}
+
+/// reference_forward_row() without a softmax.
+template <class T>
+void reference_weighted_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
+                            int64_t b, int64_t h, int64_t i, ReferenceRow<T>& row, T* o, T* normaliser) {
+  const int64_t n = p.key_count(b), kv = h / p.group();
+  const T by = reference_weights(t, n, b, h, i, row);
+  if (normaliser) *normaliser = by;
+  std::fill_n(o, p.value_dim,
+              by == 0 && p.empty_row == EmptyRow::nan ? std::numeric_limits<T>::quiet_NaN() : T{0});
+  if (by == 0 || p.dropout_p >= 1) return;
+  const T keep_scale = static_cast<T>(1 / (1 - p.dropout_p));
+  for (int64_t j = 0; j < n; ++j) {
+    if (!row.keep[j]) continue;
+    if (p.dropout_p > 0 && !attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p)) continue;
+    const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
+    for (int64_t c = 0; c < p.value_dim; ++c) o[c] += row.score[j] * v[c];
+  }
+  for (int64_t c = 0; c < p.value_dim; ++c) o[c] = o[c] * keep_scale / by;
+}
+
 template <class T>
 void reference_forward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
                            const AttentionOutput& out, int64_t b, int64_t h, int64_t i,
@@ -182,6 +223,7 @@ void reference_forward_row(const AttentionProblem& p, const ScoreTerms& t, const
   const int64_t n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row), kv = h / p.group();
   T* o = row_of<T>(out.out, b, h, p.query_begin(b) + i);
   T* lse = out.lse ? row_of<T>(out.lse, b, h, 0) + (p.query_begin(b) + i) : nullptr;
+  if (t.weights()) return reference_weighted_row(p, t, in, b, h, i, row, o, lse);
   std::fill(o, o + p.value_dim, T{0});
 
   T max = -kInf, sum = 0;
@@ -250,7 +292,7 @@ void reference_spread_row(const AttentionProblem& p, const ScoreTerms& t, const 
     }
     row.derivative[j] *= d_score;
   }
-  if (derivative_for(t, g) == ReferenceDerivative::behind_function) {
+  if (!t.weights() && derivative_for(t, g) == ReferenceDerivative::behind_function) {
     const ScoreTile tile{row.raw.data(), 1, b, h, i, 1, 0, n};
     for (int64_t j = 0; j < n; ++j) row.derivative[j] = row.keep[j] ? row.derivative[j] : T{0};
     t.score_function.backward(t.score_function.context, tile, row.derivative.data(), g.d_captured);
@@ -273,6 +315,34 @@ void reference_spread_row(const AttentionProblem& p, const ScoreTerms& t, const 
   }
 }
 
+/// row.d_probability <- the gradients of the final scores from those of weights w, which are d_out · value (dropped)
+/// there: d_w = d / normaliser - (1 or the sign of w) · (⟨out, d_out⟩ / normaliser - d_normaliser).
+template <class T>
+void reference_weight_gradients(const AttentionProblem& p, const ScoreTerms& t, const AttentionGradient& g,
+                                int64_t b, int64_t h, int64_t i, T inverse, T d_normaliser,
+                                ReferenceRow<T>& row) {
+  const int64_t n = p.key_count(b);
+  T share = 0;
+  if (t.normalise != Normalise::none) {
+    for (int64_t j = 0; j < n; ++j) share += row.keep[j] ? row.score[j] * row.d_probability[j] : T{0};
+    share = share * inverse * inverse - d_normaliser;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    const T w = row.score[j];
+    const T sign = t.normalise != Normalise::abs_sum ? T{1} : static_cast<T>((w > 0) - (w < 0));
+    row.d_probability[j] = row.keep[j] ? row.d_probability[j] * inverse - sign * share : T{0};
+  }
+  if (!t.score_function || n == 0) return;
+  const ScoreTile tile{row.raw.data(), 1, b, h, i, 1, 0, n};
+  const ScoreFunction& f = t.score_function;
+  if (derivative_for(t, g) == ReferenceDerivative::behind_function) {
+    return f.backward(f.context, tile, row.d_probability.data(), g.d_captured);
+  }
+  f.apply_with_derivative(f.context, tile, row.score.data());
+  for (int64_t j = 0; j < n; ++j)
+    row.d_probability[j] = row.keep[j] ? row.d_probability[j] * row.score[j] : T{0};
+}
+
 /// Adds one row's share to every gradient.
 template <class T>
 void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
@@ -291,6 +361,24 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
     T* d_value = row_of<T>(g.d_value, b, kv, p.key_begin_row(b) + j);
     for (int64_t c = 0; c < p.value_dim; ++c) d_value[c] += weight * d_out[c];
   };
+  if (t.weights()) {
+    reference_scores(p, t, in, b, h, i, ReferenceDerivative::whole, row);
+    reference_weights(t, n, b, h, i, row);
+    const T inverse = lse == 0 ? T{0} : 1 / lse;
+    for (int64_t j = 0; j < n; ++j) {
+      if (!row.keep[j]) continue;
+      const T factor = dropped(j);
+      row.d_probability[j] =
+          factor == 0
+              ? T{0}
+              : factor * dot(d_out, row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j), p.value_dim);
+      if (factor != 0) add_d_value(j, row.score[j] * inverse * factor);
+    }
+    const T d_normaliser =
+        g.d_lse ? row_of<T>({static_cast<const T*>(g.d_lse), g.lse.strides}, b, h, 0)[qi] : T{0};
+    reference_weight_gradients(p, t, g, b, h, i, inverse, d_normaliser, row);
+    return reference_spread_row(p, t, in, g, b, h, i, row);
+  }
   if (lse == -std::numeric_limits<T>::infinity()) {
     if (p.empty_row != EmptyRow::uniform) return;
     for (int64_t j = 0; j < n; ++j) add_d_value(j, dropped(j) / static_cast<T>(n));

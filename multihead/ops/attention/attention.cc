@@ -12,6 +12,7 @@
 #include "multihead/ops/attention/inspect/capture-inl.h"
 #include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/attention/ring/ring.h"
+#include "multihead/ops/attention/thresholds-inl.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"
 
@@ -201,15 +202,14 @@ Tensor record_call(const AttentionCall& call, const AttentionOptions& options, c
                      });
 }
 
-// attention_packed() of this rank's rows, in the sizes that have been checked.
-Tensor packed_ring(const ContextScope& scope, const Tensor& qkv, const AttentionSizes& s,
-                   AttentionOptions options, const ScoreMod& score_mod) {
+// attention_packed() by attention(), of a rank's rows or above thresholds, in the sizes that have been checked.
+Tensor packed_apart(const Tensor& qkv, const AttentionSizes& s, AttentionOptions options,
+                    const ScoreMod& score_mod) {
   options.layout = Layout::bthd;
   const Tensor heads = reshape(qkv, {s.batch, s.queries, s.heads + 2 * s.kv_heads, s.head_dim});
   const int64_t keys = s.heads, values = s.heads + s.kv_heads;
-  const Tensor out =
-      ring_attention(scope.group(), scope.shards(), slice(heads, 2, 0, keys), slice(heads, 2, keys, values),
-                     slice(heads, 2, values, values + s.kv_heads), options, score_mod);
+  const Tensor out = attention(slice(heads, 2, 0, keys), slice(heads, 2, keys, values),
+                               slice(heads, 2, values, values + s.kv_heads), options, score_mod);
   return reshape(out, {s.batch, s.queries, s.heads * s.head_dim});
 }
 
@@ -221,6 +221,13 @@ Tensor attention(const Tensor& queries, const Tensor& keys, const Tensor& values
     return ring_attention(scope->group(), scope->shards(), queries, keys, values, options, score_mod);
   }
   const Tensor query = for_product(queries), key = for_product(keys), value = for_product(values);
+  if (has_threshold(options.normalise)) {
+    check_attention("attention", query, key, value, options.layout);
+    const auto call = [&](const AttentionOptions& pass, const ScoreMod& weight, bool columns) {
+      return attention(query, key, columns ? value : slice(value.detach(), 3, 0, 0), pass, weight);
+    };
+    return attention_above_thresholds("attention", options, score_mod, {}, call);
+  }
   AttentionCall call = prepare_attention("attention", query, key, value, options, score_mod);
   compute_attention(call, options);
   return record_call(call, options, query, key, value);
@@ -233,8 +240,8 @@ Tensor attention_packed(const Tensor& rows, const PackedHeads& heads, const Atte
   const int64_t h = heads.num_heads, kv = heads.num_kv_heads == 0 ? h : heads.num_kv_heads;
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_packed(qkv, heads, kv);
-  if (const ContextScope* scope = ContextScope::current())
-    return packed_ring(*scope, qkv, s, options, score_mod);
+  if (ContextScope::current() != nullptr || has_threshold(options.normalise))
+    return packed_apart(qkv, s, options, score_mod);
   const int64_t d = s.head_dim;
   const auto split = [h, kv, d](const Tensor& x) -> std::array<Tensor, 3> {
     return {packed_view(x, 0, h, d), packed_view(x, h, kv, d), packed_view(x, h + kv, kv, d)};
@@ -268,6 +275,15 @@ Tensor attention_ragged(const Tensor& queries, const Tensor& keys, const Tensor&
   MH_CHECK(ContextScope::current() == nullptr, ValueError, who, ": not in a ContextScope");
   MH_CHECK(options.layout == Layout::bhtd, ValueError, who, ": layout does not apply to packed rows");
   const AttentionSizes s = check_ragged(query, key, value, cu_seqlens_q, cu_seqlens_k);
+  if (has_threshold(options.normalise)) {
+    std::vector<int64_t> begins;
+    for (const auto& sequence : s.sequences) begins.push_back(sequence.query_begin);
+    const auto call = [&](const AttentionOptions& pass, const ScoreMod& weight, bool columns) {
+      return attention_ragged(query, key, columns ? value : slice(value.detach(), 2, 0, 0), cu_seqlens_q,
+                              cu_seqlens_k, pass, weight);
+    };
+    return attention_above_thresholds(who, options, score_mod, begins, call);
+  }
   AttentionCall call =
       bind_call(who, s, kRagged, {with_dense_rows(query), with_dense_rows(key), with_dense_rows(value)},
                 options, score_mod);

@@ -9,6 +9,9 @@ namespace multihead {
 /// out = dropout(softmax(softcap(score_mod(scale · query·(key + relative_key)ᵀ)) + biases, over the keys the
 /// mask allows and the sink, if any)) · value.
 ///
+/// With options.normalise other than softmax the weights are score_mod(scores with all terms), or the scores
+/// themselves, over their sum, the sum of their absolute values, or nothing.
+///
 /// Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
 ///           H % Hkv == 0, query head h reads key head h / (H / Hkv). Sizes may be 0 except D. Layout::bthd
 ///           swaps H and T in all of them.

@@ -43,14 +43,16 @@ void check_no_empty_row(const AttentionCall& call) {
   const kernels::AttentionProblem& p = call.bound->problem();
   const Tensor wide = call.lse.to(Dtype::f64);
   const kernels::Strides3 strides = lse_operand(call).strides;
+  const bool weights = call.bound->terms().weights();
+  const double none = weights ? 0 : -std::numeric_limits<double>::infinity();
   for (int64_t b = 0; b < sizes.batch; ++b) {
     const int64_t rows = p.query_lengths ? p.query_lengths[b] : sizes.query_count(b);
     for (int64_t h = 0; h < sizes.heads; ++h) {
       const double* lse = wide.data<double>() + b * strides.batch + h * strides.head + p.query_begin(b);
       for (int64_t i = 0; i < rows; ++i) {
-        MH_CHECK(lse[i] != -std::numeric_limits<double>::infinity(), ValueError, call.bound->who(),
-                 ": query ", i, " of head ", h, " in sample ", b,
-                 " has no key to attend to (empty_row = error)");
+        MH_CHECK(lse[i] != none, ValueError, call.bound->who(), ": query ", i, " of head ", h, " in sample ",
+                 b, " has no key to attend to", weights ? ", or weights whose sum is 0" : "",
+                 " (empty_row = error)");
       }
     }
   }
@@ -95,7 +97,7 @@ Tensor in_arithmetic(const Tensor& x) {
 bool stays_bf16(const AttentionCall& call) {
   const auto narrow = [](const Tensor& x) { return x.dtype() == Dtype::bf16; };
   return kernels::bf16_tiles() && narrow(call.query) && narrow(call.key) && narrow(call.value) &&
-         !call.bound->terms().relative_key;
+         !call.bound->terms().relative_key && !call.bound->terms().weights();
 }
 
 AttentionCall widened(const AttentionCall& call) {

@@ -25,7 +25,7 @@ class Composition {
   const Tensor& allowed() const { return allowed_; }
   struct Softmax {
     Tensor probabilities;  ///< [B, H, rows, Tk]
-    Tensor lse;            ///< [B, H, rows]
+    Tensor lse;            ///< [B, H, rows], or what weights are divided by
     Tensor empty;          ///< bool [B, H, rows, 1]: rows without any key
   };
   Softmax softmax(const Tensor& scores) const;
@@ -51,6 +51,7 @@ class Composition {
   Tensor apply_function(const Tensor& scores) const;
 
  private:
+  Softmax weights(const Tensor& scores) const;
   /// f(n, b, h, row) for the rows of [B, H, rows], row a query of the call.
   template <class F>
   void each_row(F f) const;

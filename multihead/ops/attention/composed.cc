@@ -63,6 +63,15 @@ struct RowTops {
 
 Tensor constant(double value, const Tensor& like) { return Tensor::full({1}, value, like.dtype()); }
 
+// bool: where f(element).
+template <class F>
+Tensor elements_where(const Tensor& x, F f) {
+  const Doubles values = x.to_vector<double>();
+  const Tensor y = Tensor::empty(x.shape(), Dtype::boolean);
+  for (size_t i = 0; i < values.size(); ++i) y.data<bool>()[i] = f(values[i]);
+  return y;
+}
+
 // log Σ e^x over the last axis, [..., 1]. Rows of -inf have no gradient.
 Tensor log_sum_exp(const Tensor& x) {
   const RowTops tops(x);
@@ -250,7 +259,27 @@ void Composition::check_no_empty_row(const Tensor& empty) const {
   });
 }
 
+// Weights as options.normalise has it.
+Composition::Softmax Composition::weights(const Tensor& scores) const {
+  const Tensor zero = constant(0, scores), one = constant(1, scores);
+  const Tensor weights = where(allowed_, score_mod_ ? apply_function(scores) : scores, zero);
+  Softmax to;
+  to.empty = RowTops(scores).empty;
+  Tensor by = where(to.empty, zero, one);
+  if (options_.normalise != Normalise::none) {
+    const Tensor negative = elements_where(weights.detach(), [](double w) { return w < 0; });
+    const bool absolute = options_.normalise == Normalise::abs_sum;
+    by = sum(absolute ? where(negative, multihead::scale(weights, -1), weights) : weights, -1, true);
+  }
+  to.lse = reshape(by, {sizes().batch, sizes().heads, scores.size(2)});
+  to.empty = elements_where(by.detach(), [](double w) { return w == 0; });
+  check_no_empty_row(to.empty);
+  to.probabilities = where(to.empty, zero, div(weights, where(to.empty, one, by)));
+  return to;
+}
+
 Composition::Softmax Composition::softmax(const Tensor& scores) const {
+  if (options_.normalise != Normalise::softmax) return weights(scores);
   const AttentionSizes& s = sizes();
   Tensor all = scores;
   if (options_.sinks.defined()) {  // a column that is left out again

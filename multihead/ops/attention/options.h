@@ -26,6 +26,7 @@ enum class Layout {
 
 using kernels::CaptureStage;  // scores, probabilities, after_dropout
 using kernels::EmptyRow;      // zero, uniform, nan, error
+using kernels::Normalise;     // softmax, sum, abs_sum, none, sparsemax, entmax15
 
 /// Looking inside: fill in what to capture, pass its address, read the tensors after the call. The output of
 /// attention() does not change by one bit. Costs O(rows · Tk) memory, not O(Tq · Tk).
@@ -73,10 +74,18 @@ struct AttentionOptions {
   Tensor sinks = {};
   float dropout_p = 0;  ///< on the probabilities; acts only if rng is given
   Rng* rng = nullptr;
+  /// Other than softmax: a key's weight is its score itself, or what score_mod makes of it, which then comes after
+  /// softcap and biases; excluded keys have the weight 0. Rows are divided by the sum of their weights, by that of their
+  /// absolute values, or not. A sum of 0 counts as a row without keys. Not with sinks, capture or uniform empty rows.
+  /// sparsemax and entmax15 are the weights of these names: as a softmax, but most are 0. They take some forty passes
+  /// over the keys to find each row's threshold, and no score_mod.
+  Normalise normalise = Normalise::softmax;
   EmptyRow empty_row = EmptyRow::zero;
   Layout layout = Layout::bhtd;
   AttentionCapture* capture = nullptr;
-  Tensor* lse = nullptr;  ///< receives the log-sum-exp of each row [B, H, Tq], a result like the output
+  /// Receives the log-sum-exp of each row [B, H, Tq], a result like the output; without a softmax what the row was
+  /// divided by, 0 for rows without keys; of sparsemax and entmax15 the thresholds.
+  Tensor* lse = nullptr;
   /// A bias of nothing but zeros and ones is refused, as it is a keep-mask in disguise; true lets it pass.
   bool allow_binary_bias = false;
 };
@@ -95,6 +104,7 @@ inline constexpr auto kScoreOptions =
 inline constexpr auto kCallOptions = std::tuple(
     std::pair("mask", &AttentionOptions::mask), std::pair("scale", &AttentionOptions::scale),
     std::pair("dropout_p", &AttentionOptions::dropout_p), std::pair("rng", &AttentionOptions::rng),
+    std::pair("normalise", &AttentionOptions::normalise),
     std::pair("empty_row", &AttentionOptions::empty_row), std::pair("layout", &AttentionOptions::layout),
     std::pair("capture", &AttentionOptions::capture), std::pair("lse", &AttentionOptions::lse),
     std::pair("allow_binary_bias", &AttentionOptions::allow_binary_bias));

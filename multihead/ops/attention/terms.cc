@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/ops/attention/thresholds-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 
@@ -76,6 +77,29 @@ Tensor bind_function(const TermBinding& call) {
   call.context.offsets = call.offsets.size() > 1 ? call.offsets.data() : nullptr;
   call.to.score_function = call.score_mod.bind(arithmetic_dtype(call.dtype), &call.context);
   return {};
+}
+
+// --- weights that go through no softmax
+
+Tensor bind_normalise(const TermBinding& call) {
+  const O& o = call.options;
+  MH_CHECK(!has_threshold(o.normalise), ValueError, call.who,
+           ": normalise = sparsemax and entmax15 are for attention(), attention_packed() and "
+           "attention_ragged() alone");
+  const char* other = o.sinks.defined() ? "sinks" : o.capture != nullptr ? "capture" : nullptr;
+  MH_CHECK(other == nullptr, ValueError, call.who, ": ", other == nullptr ? "" : other,
+           " belongs to a softmax; not with another normalise");
+  MH_CHECK(o.empty_row != EmptyRow::uniform, ValueError, call.who,
+           ": empty_row = uniform belongs to a softmax; not with another normalise");
+  call.to.normalise = o.normalise;
+  return {};
+}
+
+std::string explain_normalise(const O& o) {
+  const char* by = o.normalise == Normalise::sum       ? "divided by their sum"
+                   : o.normalise == Normalise::abs_sum ? "divided by the sum of their absolute values"
+                                                       : "as they are";
+  return concat("weights instead of a softmax, ", by);
 }
 
 // --- softcap
@@ -161,8 +185,14 @@ const AttentionTerm kTerms[] = {
      },
      &O::relative_key, &G::d_relative_key},
     {[](const O&, const ScoreMod& score_mod) { return static_cast<bool>(score_mod); }, bind_function,
-     [](const O&) { return std::string("score_mod: a user's function, derivative by dual numbers"); },
-     [](const Tensor& scores, const Composition& call) { return call.apply_function(scores); }},
+     [](const O& o) {
+       const bool last = o.normalise != Normalise::softmax;
+       return concat(last ? "weight, of the score with all terms" : "score_mod",
+                     ": a user's function, derivative by dual numbers");
+     },
+     [](const Tensor& scores, const Composition& call) {  // a weight: in Composition::softmax()
+       return call.options().normalise == Normalise::softmax ? call.apply_function(scores) : scores;
+     }},
     {[](const O& o, const ScoreMod&) { return o.softcap != 0; }, bind_softcap,
      [](const O& o) { return concat("softcap ", o.softcap, " (before biases and masks)"); },
      [](const Tensor& scores, const Composition& call) {
@@ -185,6 +215,8 @@ const AttentionTerm kTerms[] = {
     {has<&O::alibi_slopes>, bind_alibi,
      [](const O& o) { return tensor_text("alibi_slopes", o.alibi_slopes); }, compose_alibi, &O::alibi_slopes,
      &G::d_alibi_slopes},
+    {[](const O& o, const ScoreMod&) { return o.normalise != Normalise::softmax; }, bind_normalise,
+     explain_normalise, nullptr},
     {has<&O::sinks>, bind_sinks,
      [](const O&) { return std::string("adds an attention sink to every softmax"); }, nullptr, &O::sinks},
 };

@@ -128,6 +128,11 @@ constexpr const char* kAttentionDoc =
     "sinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, and is the "
     "sink\n"
     "          in a row without any key\n"
+    "normalise, weight\n"
+    "          'sum', 'abs_sum', 'none': the weights are weight(score with all terms), a score_mod(), or "
+    "the\n"
+    "          scores, over their sum, that of their absolute values, or nothing, instead of a softmax;\n"
+    "          return_lse then returns what a row was divided by, 0 for rows without keys\n"
     "Raises    ShapeError, DtypeError, ValueError";
 
 template <class T>

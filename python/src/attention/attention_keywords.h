@@ -21,7 +21,8 @@ namespace multihead::python {
 struct AttentionArguments {
   const char* who;
   nn::AttentionCall call = {};
-  nb::handle score_mod = {};  ///< as given, for raise_faults()
+  nb::handle score_mod = {};  ///< as given, for raise_faults(), or weight
+  bool weight = false;        ///< that is
   Tensor lse = {};            ///< call.lse, if anything
 };
 
@@ -57,6 +58,22 @@ inline const auto kScoreKeywords = []<size_t... kIndex>(std::index_sequence<kInd
 }
 (std::make_index_sequence<std::tuple_size_v<decltype(multihead::detail::kScoreOptions)>>());
 
+/// What makes weights is named weight, what makes scores score_mod.
+inline void set_normalise(AttentionArguments& to, const char* given, const char*) {
+  if (std::string_view(given) != "softmax") to.call.normalise = normalise_of(given);
+  const bool softmax = to.call.normalise == Normalise::softmax;
+  MH_CHECK(!softmax || !to.weight, ValueError, to.who,
+           ": weight= takes normalise='sum', 'abs_sum' or 'none'; what changes the scores of a softmax is "
+           "score_mod=");
+  const bool threshold =
+      to.call.normalise == Normalise::sparsemax || to.call.normalise == Normalise::entmax15;
+  MH_CHECK(!threshold || !to.weight, ValueError, to.who, ": normalise='", given, "' takes no weight=");
+  MH_CHECK(
+      softmax || threshold || to.weight || !to.call.score_mod, ValueError, to.who, ": with normalise='",
+      given,
+      "' the function is weight=, which has the scores with all terms and makes weights; not score_mod=");
+}
+
 /// The keywords of attention() and of every module.
 inline const auto kAttentionKeywords = [] {
   using To = AttentionArguments;
@@ -70,6 +87,17 @@ inline const auto kAttentionKeywords = [] {
                                        to.score_mod = given;
                                        to.call.score_mod = to_score_mod(given);
                                      }},
+                 Keyword<nb::handle>{
+                     "weight",
+                     [](To& to, nb::handle given, const char*) {
+                       if (given.is_none()) return;
+                       MH_CHECK(!to.call.score_mod, ValueError, to.who,
+                                ": weight and score_mod are one function: weight=score_mod(lambda s, "
+                                "b, h, i, j: weight(score(s, b, h, i, j)))");
+                       to.score_mod = given, to.weight = true;
+                       to.call.score_mod = to_score_mod(given);
+                     }},
+                 Keyword<const char*>{"normalise", set_normalise, "softmax"},
                  Keyword<const char*>{"empty_row",
                                       [](To& to, const char* given, const char*) {
                                         if (std::string_view(given) != "zero")

@@ -85,7 +85,29 @@ struct EngineDefaults {
   }
 };
 
-// s <- final scores of the block with terms and masks, chunk by chunk; their maximum joins `max`.
+// Scores with all terms, of one chunk, become weights, 0 where they are -inf. `shadow`, if any, keeps the scores.
+HWY_NOINLINE inline void ChunkWeights(const ScoreTerms& terms, const RowTile& t, const BlockRange& r,
+                                      float* s, float* shadow) {
+  const F d;
+  alignas(64) float raw[kChunk * kTileRows];
+  const int64_t count = int64_t{r.k1 - r.k0} * kTileRows;
+  std::copy_n(s, count, raw);
+  if (shadow != nullptr) std::copy_n(s, count, shadow);
+  if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, s, nullptr);
+  const Vec none = hn::Set(d, -kInfinity);
+  for (int64_t i = 0; i < count; i += kN) {
+    hn::StoreU(hn::IfThenZeroElse(hn::Eq(hn::Load(d, raw + i), none), hn::LoadU(d, s + i)), d, s + i);
+  }
+}
+
+// Weights that go through no softmax are relative to nothing: of the maximum it stays whether there was a key.
+HWY_INLINE void ForgetMaximum(const ScoreTerms& terms, LaneState& state) {
+  if (!terms.weights()) return;
+  for (float& max : state.max) max = max == -kInfinity ? max : 0.0f;
+}
+
+// s <- final scores of the block with terms and masks, chunk by chunk; their maximum joins `max`. Weights, if they go
+// through no softmax.
 template <class E>
 HWY_INLINE void ScoreChunks(const ForwardCall& call, const E& engine, const QueryTile& w, const BlockRange& r,
                             const typename E::Block& block, const BlockPlace& place, const uint8_t* keep,
@@ -105,9 +127,11 @@ HWY_INLINE void ScoreChunks(const ForwardCall& call, const E& engine, const Quer
     const BlockRange chunk = MakeBlockRange(t, k, std::min(k + kChunk, r.k1));
     float* s = buffers.s + by;
     engine.ChunkScores(w, chunk, block, place, s);
-    if (terms.score_function) ApplyScoreFunction(terms.score_function, t, chunk, s, nullptr);
+    if (terms.score_function && !terms.weights())
+      ApplyScoreFunction(terms.score_function, t, chunk, s, nullptr);
     TermRows({&terms, &t, &w.lanes, bias ? bias + by : nullptr, keep ? keep + by : nullptr, s, nullptr},
              chunk, max);
+    if (terms.weights()) ChunkWeights(terms, t, chunk, s, safe ? buffers.shadow + by : nullptr);
   }
 }
 
@@ -137,8 +161,9 @@ HWY_INLINE bool BlockProbabilities(const ForwardCall& call, const E& engine, con
     engine.Scores(w, r, block, place, safe, buffers.s, state.max);
     MaskRows(t, r, buffers.s, state.max);
   }
+  ForgetMaximum(*call.terms, state);
   if (E::kMakesExponentials && !safe) return true;
-  if (safe) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);
+  if (safe && !call.terms->weights()) std::copy_n(buffers.s, (r.k1 - r.k0) * kTileRows, buffers.shadow);
   alignas(64) float shift[kTileRows];
   ShiftOf(state, shift);
   engine.Probabilities(t, r, buffers.s, shift, state.sum);
@@ -166,10 +191,16 @@ HWY_INLINE void RunScores(const ForwardCall& call, const E& engine, const QueryT
   }
 }
 
-// s <- probabilities after dropout; those before it join `sum`.
+// s <- probabilities (or weights as they are) after dropout; those before it join `sum`.
 HWY_NOINLINE inline void Exponentials(const ForwardCall& c, const RowTile& t, const BlockRange& r, float* s,
                                       const float* shift, float* sum) {
-  c.has_terms ? ExpBlock<true>(t, r, s, shift, sum) : ExpBlock<false>(t, r, s, shift, sum);
+  if (c.terms->weights()) {
+    SumWeights(t, r, c.terms->normalise == Normalise::abs_sum, s, sum);
+  } else if (c.has_terms) {
+    ExpBlock<true>(t, r, s, shift, sum);
+  } else {
+    ExpBlock<false>(t, r, s, shift, sum);
+  }
   if (c.p->dropout_p > 0) DropRows(*c.p, t, r, s);
 }
 

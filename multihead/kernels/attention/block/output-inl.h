@@ -56,8 +56,14 @@ HWY_NOINLINE inline void WriteLogSumExp(const ForwardCall& c, const RowTile& t, 
   const F d;
   const Vec unit = hn::Set(d, c.has_terms ? 1.0f : 0.693147180559945f);
   alignas(64) float lse[kTileRows];
+  const Normalise rule = c.terms->normalise;
   for (int i = 0; i < t.groups * kGroupRows; i += kN) {
     const Vec sum = hn::Load(d, state.sum + i);
+    if (rule != Normalise::softmax) {
+      const auto empty = hn::Eq(hn::Load(d, state.max + i), hn::Set(d, -kInfinity));
+      hn::Store(hn::IfThenZeroElse(empty, rule == Normalise::none ? hn::Set(d, 1.0f) : sum), d, lse + i);
+      continue;
+    }
     const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
     hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
   }
@@ -75,12 +81,14 @@ inline void RowFactors(const ForwardCall& c, const RowTile& t, const LaneState& 
   const F d;
   const AttentionProblem& p = *c.p;
   const float keep_scale = p.dropout_p < 1 ? static_cast<float>(1 / (1 - p.dropout_p)) : 0.0f;
+  const bool divides = c.terms->normalise != Normalise::none;
   for (int i = 0; i < t.groups * kGroupRows; i += kN) {
-    hn::Store(hn::Div(hn::Set(d, keep_scale), hn::Load(d, state.sum + i)), d, factors + i);
+    const Vec by = divides ? hn::Load(d, state.sum + i) : hn::Set(d, 1.0f);
+    hn::Store(hn::Div(hn::Set(d, keep_scale), by), d, factors + i);
   }
   if (c.lse) WriteLogSumExp(c, t, state);
   for (int r = 0; r < t.rows; ++r) {
-    if (state.sum[r] != 0) continue;
+    if (divides ? state.sum[r] != 0 : state.max[r] != -kInfinity) continue;
     EmptyRowOutput(c, t, r, out + r * c.value_columns);
     factors[r] = 1.0f;
   }

@@ -44,6 +44,55 @@ inline void GradientRows(const RowTile& t, const BlockRange& r, const float* lse
   }
 }
 
+// Weights without a softmax and what their gradients are made of.
+struct WeightArgs {
+  Normalise normalise;
+  const float* raw;      // what the weights were made of, -inf where excluded
+  const float* slope;    // the weights' derivative by it; null: applied later, or 1
+  const float* inverse;  // per lane: 1 / normaliser
+  const float* delta;    // per lane: ⟨out, d_out⟩ / normaliser less the normaliser's own gradient
+};
+
+// s <- w / normaliser, dp <- gradient of raw: that of w is dp / normaliser - delta · (1 or the sign of w). `factor`
+// is what dropout multiplies by.
+HWY_INLINE void WeightGradient(const WeightArgs& args, int64_t at, int lane, Vec factor, float* s, float* dp,
+                               float* dropped) {
+  const F d;
+  const Vec zero = hn::Zero(d), one = hn::Set(d, 1.0f);
+  const auto excluded = hn::Eq(hn::LoadU(d, args.raw + at), hn::Set(d, -kInfinity));
+  const Vec w = hn::IfThenZeroElse(excluded, hn::LoadU(d, s + at));
+  const Vec inverse = hn::Mul(hn::LoadU(d, args.inverse + lane), factor);
+  Vec share = hn::LoadU(d, args.delta + lane);
+  if (args.normalise == Normalise::abs_sum) {
+    share = hn::IfThenZeroElse(hn::Eq(w, zero), hn::Mul(share, hn::CopySign(one, w)));
+  }
+  Vec dw = hn::NegMulAdd(one, share, hn::Mul(inverse, hn::LoadU(d, dp + at)));
+  if (args.slope != nullptr)
+    dw = hn::IfThenZeroElse(hn::Eq(dw, zero), hn::Mul(dw, hn::LoadU(d, args.slope + at)));
+  hn::StoreU(hn::Mul(w, inverse), d, dropped + at);
+  hn::StoreU(hn::IfThenZeroElse(excluded, dw), d, dp + at);
+}
+
+inline void WeightGradientRows(const AttentionProblem& p, const RowTile& t, const BlockRange& r,
+                               const WeightArgs& args, float* s, float* dp, float* dropped) {
+  const F d;
+  if (p.dropout_p > 0 && p.dropout_p < 1) {
+    const Vec keep_scale = hn::Set(d, static_cast<float>(1 / (1 - p.dropout_p)));
+    EachDropout(p, t, r, [&](int k, int lane, hn::Mask<F> kept) HWY_ATTR {
+      WeightGradient(args, int64_t{k - r.k0} * kTileRows + lane, lane, hn::IfThenElseZero(kept, keep_scale),
+                     s, dp, dropped);
+    });
+    return;
+  }
+  const Vec factor = hn::Set(d, p.dropout_p > 0 ? 0.0f : 1.0f);
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
+      WeightGradient(args, int64_t{k - r.k0} * kTileRows + lane, lane, factor, s, dp, dropped);
+    }
+  }
+}
+
 // With dropout: dropped <- P · keep / (1 - p), dp <- dS of dP · keep / (1 - p).
 template <bool kNatural>
 inline void DropGradientRows(const AttentionProblem& p, const RowTile& t, const BlockRange& r,

@@ -220,6 +220,29 @@ HWY_INLINE void ExpPart(const RowTile& t, const BlockRange& r, int from, int to,
   }
 }
 
+// The sums of weights, or of their absolute values, added to `sum` in chains. Rows that a group does not need become
+// zero.
+HWY_NOINLINE inline void SumWeights(const RowTile& t, const BlockRange& r, bool absolute, float* s,
+                                    float* sum) {
+  const F d;
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    Vec total = hn::LoadU(d, sum + lane), chain = hn::Zero(d);
+    for (int k = r.k0; k < r.k1; ++k) {
+      float* at = s + int64_t{k - r.k0} * kTileRows + lane;
+      if (k < r.need_begin[g] || k >= r.need_end[g]) {
+        hn::StoreU(hn::Zero(d), d, at);
+        continue;
+      }
+      const Vec w = hn::LoadU(d, at);
+      chain = hn::Add(chain, absolute ? hn::Abs(w) : w);
+      if (k + 1 < SumChainEnd(k)) continue;
+      total = hn::Add(total, chain), chain = hn::Zero(d);
+    }
+    hn::StoreU(hn::Add(total, chain), d, sum + lane);
+  }
+}
+
 // Probabilities of the block, their sums added to `sum`. Rows that a group does not need become zero.
 template <bool kNatural>
 HWY_INLINE void ExpBlock(const RowTile& t, const BlockRange& r, float* s, const float* max, float* sum) {

@@ -75,6 +75,33 @@ BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
   return b;
 }
 
+// ChunkGradients from the scores on for weights that go through no softmax.
+template <class G>
+HWY_NOINLINE void ChunkWeightGradients(const BackwardCall& call, const BackwardJob& job, int64_t n,
+                                       const BlockRange& r, const LaneTerms& lanes, const uint8_t* keep,
+                                       const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const ScoreTerms& terms = *c.terms;
+  const RowTile& t = job.row_tiles[n];
+  const int64_t count = int64_t{r.k1 - r.k0} * kTileRows;
+  alignas(64) float raw[G::kChunkKeys * kTileRows], slope[G::kChunkKeys * kTileRows], unused[kTileRows];
+  std::fill_n(unused, kTileRows, 0.0f);
+  float* derivative = terms.softcap > 0 ? b.derivative : nullptr;
+  if (derivative) std::fill_n(derivative, count, 1.0f);
+  TermRows({&terms, &t, &lanes, terms.bias ? b.extra : nullptr, keep, b.p, derivative}, r, unused);
+  std::copy_n(b.p, count, raw);
+  if (b.raw) std::copy_n(b.p, count, b.raw);
+  const bool now = terms.score_function && !b.raw;  // else in TermGradients
+  if (terms.score_function) ApplyScoreFunction(terms.score_function, t, r, b.p, now ? slope : nullptr);
+  float* weights = c.p->dropout_p > 0 ? b.extra : b.p;
+  WeightGradientRows(
+      *c.p, t, r,
+      {terms.normalise, raw, now ? slope : nullptr, job.lse + n * kTileRows, job.delta + n * kTileRows}, b.p,
+      b.ds, weights);
+  ZeroUnneeded(t, r, weights);
+  ZeroUnneeded(t, r, b.ds);
+}
+
 // P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
 template <class G>
 void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
@@ -87,6 +114,9 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
     if (G::MakesGradients(c)) return engine.MakeGradients(n, r, b.p, b.ds);
   }
   engine.Scores(n, r, b.p, b.ds);
+  if constexpr (requires { G::kSkipsKeys; }) {  // the engine that takes every option
+    if (c.terms->weights()) return ChunkWeightGradients<G>(call, job, n, r, lanes, keep, b);
+  }
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
   if (rows) {
@@ -166,13 +196,18 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
   const F d;
   const ScoreTerms& terms = *call.forward.terms;
   const int64_t group = call.forward.p->group();
+  const auto behind_function = [&] {
+    const ScoreFunction& f = terms.score_function;
+    BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
+  };
+  if (b.raw && terms.weights()) behind_function();
   float* d_bias = as_floats(call.gradient.d_bias);
   if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, b.extra);
   if (job.relative) {
     RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
   }
   if (job.alibi) AlibiGradient(lanes, group, t, r, b.ds, job.alibi + block * group);
-  if (!terms.nonlinear()) return;
+  if (terms.weights() ? terms.softcap <= 0 : !terms.nonlinear()) return;
   for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
     const int g = lane / kGroupRows;
     for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
@@ -181,10 +216,7 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
       hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, hn::Zero(d)), hn::Mul(x, factor)), d, at);
     }
   }
-  if (b.raw) {
-    const ScoreFunction& f = terms.score_function;
-    BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
-  }
+  if (b.raw && !terms.weights()) behind_function();
 }
 
 // Rows of the relative keys' table that a key block meets.

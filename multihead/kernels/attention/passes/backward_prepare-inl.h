@@ -112,8 +112,9 @@ void PrepareTile(const BackwardTaskArgs& args) {
   G::Pack(call, job, n, d_out);
   float* delta = job.delta + n * kTileRows;
   float* lse = job.lse + n * kTileRows;
+  const bool weights = c.terms->weights();
   std::fill_n(delta, kTileRows, 0.0f);
-  std::fill_n(lse, kTileRows, kInfinity);
+  std::fill_n(lse, kTileRows, weights ? 0.0f : kInfinity);
   const Strides3& s = g.lse.strides;
   const float *of_rows = as_floats(g.lse.data), *d_lse = as_floats(g.d_lse);
   if (g.out) {
@@ -125,6 +126,12 @@ void PrepareTile(const BackwardTaskArgs& args) {
   float* kept = as_floats(g.delta);
   for (int r = 0; r < t.rows; ++r) {
     const int64_t at = LaneIndex(c, s, t, r);
+    if (weights) {  // 1 / Σ w, and Σ of what each weight's gradient has from that sum
+      lse[r] = of_rows[at] == 0 ? 0.0f : 1 / of_rows[at];
+      delta[r] =
+          c.terms->normalise == Normalise::none ? 0.0f : lse[r] * delta[r] - (d_lse ? d_lse[at] : 0.0f);
+      continue;
+    }
     if (of_rows[at] == -kInfinity) {
       delta[r] = 0.0f;  // an empty row: its probabilities are zero by lse = +inf
       continue;

@@ -99,7 +99,7 @@ class Forward {
       ResetState(w.state);
       w.first = true;
       AddBlock(c_.p->first_key() + begin * kBlock, &w, 1, false);
-      // A block without keys is recognised by its sum.
+      // A block without keys is recognised by its sum, one of weights by its maximum.
       std::copy_n(w.state.max, kTileRows, partials.max + slot * kTileRows);
       std::copy_n(w.state.sum, kTileRows, partials.sum + slot * kTileRows);
     }
@@ -112,7 +112,11 @@ class Forward {
       LaneState block;
       std::copy_n(partials.max + slot * kTileRows, kTileRows, block.max);
       std::copy_n(partials.sum + slot * kTileRows, kTileRows, block.sum);
-      if (std::all_of(block.sum, block.sum + w.rows.rows, [](float x) { return x == 0; })) continue;
+      // Weights may add up to 0.
+      if (c_.terms->weights()
+              ? std::all_of(block.max, block.max + w.rows.rows, [](float x) { return x == -kInfinity; })
+              : std::all_of(block.sum, block.sum + w.rows.rows, [](float x) { return x == 0; }))
+        continue;
       alignas(64) float alpha[kTileRows], beta[kTileRows];
       MergeState(w.rows.groups * kGroupRows, c_.has_terms, w.state, block, alpha, beta);
       MergeRows(w.rows, c_.value_columns, partials.out + slot * kTileRows * c_.value_columns, w.first, alpha,
@@ -185,6 +189,7 @@ class Forward {
     LaneState state;
     ResetState(state);
     RunScores(c_, engine_, w, runs, block, place, buffers_, state.max);
+    ForgetMaximum(*c_.terms, state);
     alignas(64) float alpha[kTileRows], beta[kTileRows];
     const int lanes = w.rows.groups * kGroupRows;
     if (!w.first) MergeMax(lanes, c_.has_terms, w.state, state, alpha, beta);

@@ -45,6 +45,7 @@ bool passes(const Tensor& value, const AttentionOptions& options, const ScoreMod
   if (value.size(-1) == 0 || value.dtype() == Dtype::f64 || kernels::current_isa() == kernels::Isa::baseline)
     return false;
   if (options.empty_row != EmptyRow::zero || options.capture) return false;
+  if (options.normalise != Normalise::softmax) return false;
   if (Tape::current() == nullptr) return true;
   return score_mod.captured().empty() &&
          std::none_of(kLearnedOptions.begin(), kLearnedOptions.end(),
