@@ -40,14 +40,13 @@ ARGUMENTS = {
     "ids prompt": "Sequence[int] | ArrayLike",
     "prompts sources": "Sequence[int] | Sequence[Sequence[int]] | ArrayLike",
     "type value traceback arg": "Any",
-    "key": "Index",
     "images": "Any",
     "copy": "bool",
 }
 MASKS = ("attention", "plan", "explain", "__call__", "decode", "attend", "features", "exclude", "ring_attention")
 RESULTS = {  # functions that return any object -> what it is
     "to __enter__ keep keep_gradient edit exclude": "Self",
-    "attention_ragged attention_packed attention_composed": "Tensor",
+    "attention attention_ragged attention_packed attention_composed": "Tensor",
     "generate translate tolist model newest_checkpoint settings": "Any",
     "apply_chat_template": "list[int]",
     "mask": "Mask",
@@ -77,7 +76,7 @@ def typed(line):
 
     def argument(found):
         name, optional = found[1], found[2] or ""
-        kind = ARGUMENT.get(name, "ArrayLike")
+        kind = ARGUMENT.get(name, "Index" if function in ("__getitem__", "__setitem__") else "ArrayLike")
         if name == "mask":
             kind = "Mask" if function.startswith(MASKS) else "ArrayLike"
         return f"{name}: {kind}{optional}"
@@ -108,7 +107,7 @@ def overloads(text):
         pair = re.sub(r"-> \w+:", "-> tuple[Tensor, Tensor]:", pair)
         return f"@overload\n{plain} ...\n@overload\n{pair}"
 
-    text = re.sub(r"^def attention\(.*\) -> \w+:$", by_flag, text.replace(") -> object:", ") -> Tensor:"), flags=re.M)
+    text = re.sub(r"^def attention\(.*\) -> \w+:$", by_flag, text, flags=re.M)
 
     def by_prompts(match):
         line, indent = match[0], match[1]

@@ -812,9 +812,9 @@ def attention_profile(name: str, embed_dim: int = 0) -> str:
     """
 
 @overload
-def attention(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[False] = False, allow_binary_bias: bool = False) -> Any: ...
+def attention(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[False] = False, allow_binary_bias: bool = False) -> Tensor: ...
 @overload
-def attention(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[True], allow_binary_bias: bool = False) -> tuple[Tensor, Tensor]:
+def attention(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[True], allow_binary_bias: bool = False) -> tuple[Tensor, Tensor]:
     """
     softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ value.
 
@@ -844,14 +844,14 @@ def attention_packed(qkv: ArrayLike, num_heads: int, num_kv_heads: int = 0, *, m
     otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def attention_ragged(query: ArrayLike | None, key: Index | None, value: Any | None, cu_seqlens_q: ArrayLike, cu_seqlens_k: ArrayLike, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
+def attention_ragged(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, cu_seqlens_q: ArrayLike, cu_seqlens_k: ArrayLike, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
     Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
     the others. The log-sum-exp is [H, N]; otherwise as attention().
     """
 
-def attention_composed(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
+def attention_composed(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
@@ -863,7 +863,7 @@ def merge_attention(a_out: ArrayLike, a_lse: ArrayLike, b_out: ArrayLike, b_lse:
     float32 or float64; a sink counts in one of the two. Gradient: all four.
     """
 
-def explain(query: ArrayLike | None, key: Index | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
+def explain(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
     """
@@ -920,13 +920,13 @@ def score_program(code: Sequence[Any], tables: Sequence[Any], learnt: Sequence[A
 class TorchCall:
     """State saved by a forward for its backward."""
 
-def torch_forward(query: ArrayLike, key: Index, value: Any, keep: ArrayLike | None = None, bias: ArrayLike | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: ArrayLike | None = None, score_mod: ArrayLike | None = None, who: str = 'scaled_dot_product_attention') -> tuple[Any, ...]: ...
+def torch_forward(query: ArrayLike, key: ArrayLike, value: Any, keep: ArrayLike | None = None, bias: ArrayLike | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: ArrayLike | None = None, score_mod: ArrayLike | None = None, who: str = 'scaled_dot_product_attention') -> tuple[Any, ...]: ...
 
 def use_exchange_of(tensor_type: Callable[..., Any]) -> None: ...
 
 def use_openmp_of(library: str) -> bool: ...
 
-def torch_backward(call: TorchCall, d_out: ArrayLike, d_lse: ArrayLike | None, query: ArrayLike, key: Index, value: Any, out: ArrayLike, want_query: bool, want_key: bool, want_value: bool, want_bias: bool, want_captured: bool = False) -> tuple[Any, ...]: ...
+def torch_backward(call: TorchCall, d_out: ArrayLike, d_lse: ArrayLike | None, query: ArrayLike, key: ArrayLike, value: Any, out: ArrayLike, want_query: bool, want_key: bool, want_value: bool, want_bias: bool, want_captured: bool = False) -> tuple[Any, ...]: ...
 
 def manual_seed(seed: int) -> None:
     """Restarts the generator of modules that are made without rng."""
@@ -1209,7 +1209,7 @@ class MultiHeadAttention:
 
     def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, query: ArrayLike, key: Index | None = None, value: Any | None = None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: ArrayLike | None = None) -> Tensor:
+    def __call__(self, query: ArrayLike, key: ArrayLike | None = None, value: Any | None = None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: ArrayLike | None = None) -> Tensor:
         """
         key and value default to query and key. Dropout acts exactly when rng is given.
         """
@@ -1287,7 +1287,7 @@ class MultiHeadAttention:
         join it: counts[b] of row b, all by default. Nothing is recorded.
         """
 
-    def project_memory(self, key: Index, value: Any | None = None) -> tuple[Tensor, Tensor]:
+    def project_memory(self, key: ArrayLike, value: Any | None = None) -> tuple[Tensor, Tensor]:
         """
         (keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.
         """
@@ -3665,7 +3665,7 @@ class SequenceShards:
         A copy of a rank's rows along this axis: of tokens, targets, a rotary table … No gradient.
         """
 
-def ring_attention(group: Group, shards: SequenceShards, query: ArrayLike, key: Index, value: Any, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
+def ring_attention(group: Group, shards: SequenceShards, query: ArrayLike, key: ArrayLike, value: Any, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     attention() of a sequence of which each rank of the group has its shards.rows(rank): the rows of the whole and
     their gradients, bit for bit, in O(T / ranks) memory. All ranks call it, and run the backward, at the same time.
