@@ -85,9 +85,12 @@
 
 #include "multihead/text/bleu.h"
 #include "multihead/text/chat/chat_template.h"
+#include "multihead/text/chat/tool_calls.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/text/corpus/labelled.h"
 #include "multihead/text/corpus/token_file.h"
+#include "multihead/text/grammar/byte_dfa.h"
+#include "multihead/text/grammar/language.h"
 #include "multihead/text/tokenizer/files/gguf.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
@@ -108,6 +111,8 @@
 #include "multihead/models/weight_map.h"
 
 #include "multihead/generate/beam_search.h"
+#include "multihead/generate/constraint/constraint.h"
+#include "multihead/generate/constraint/token_trie.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generate.h"

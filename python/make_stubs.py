@@ -29,6 +29,7 @@ ARGUMENTS = {
     "on_result progress body function tensor_type": "Callable[..., Any]",
     "draft": "LanguageModel | str",
     "tokenizer": "Tokenizer",
+    "json_schema": "Mapping[str, Any] | bool | str",
     "capture cross_capture": "AttentionCapture",
     "memory_mask source_mask target_mask": "Mask",
     "parameters": "Any",
@@ -47,7 +48,7 @@ MASKS = ("attention", "plan", "explain", "__call__", "decode", "attend", "featur
 RESULTS = {  # functions that return any object -> what it is
     "to __enter__ keep keep_gradient edit exclude": "Self",
     "attention attention_ragged attention_packed attention_composed": "Tensor",
-    "generate translate tolist model newest_checkpoint settings": "Any",
+    "generate logprobs translate tolist model newest_checkpoint settings": "Any",
     "apply_chat_template": "list[int]",
     "mask": "Mask",
     "named_parameters": "list[tuple[str, Tensor]]",

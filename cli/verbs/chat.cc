@@ -47,13 +47,18 @@ class Conversation {
     rules.stop_tokens = stops_;
     if (!options_.limited) rules.max_new_tokens = std::numeric_limits<int64_t>::max();
     check_rules(rules, model_.config().vocab_size);
+    std::optional<ConstraintState> constraint;
+    if (rules.constraint) constraint.emplace(rules.constraint->at_beginning());
     Tensor logits = read(prompt);
     for (int64_t i = 0; !options_.limited || i < options_.generate.max_new_tokens; ++i) {
       if (train::StopSignals::received() != 0) break;
-      apply_rules(rules, held_, i, {logits.data<float>(), static_cast<size_t>(logits.numel())});
+      const std::span<float> scores(logits.data<float>(), static_cast<size_t>(logits.numel()));
+      apply_rules(rules, held_, i, scores);
+      if (constraint) constraint->apply(stops_, scores);
       const int32_t token = next(logits);
       if (std::find(stops_.begin(), stops_.end(), token) != stops_.end()) break;
-      if (!stream.write(token)) break;
+      if (constraint) constraint->advance(token);
+      if (!stream.write(token) || (constraint && constraint->is_complete())) break;
       if (std::ssize(held_) >= limit()) {
         stream.finish();
         put_output("\n");

@@ -9,6 +9,7 @@
 #include "cli/verbs/eval_classifier.h"
 #include "multihead/core/files.h"
 #include "multihead/generate/defaults.h"
+#include "multihead/generate/generate.h"
 #include "multihead/generate/translate.h"
 #include "multihead/text/bleu.h"
 #include "multihead/text/corpus/corpus.h"
@@ -128,6 +129,10 @@ class Eval : public Verb {
     flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
     flags.choice("weight-dtype", pairs_.weight_dtype, kernels::weight_dtype_names(),
                  "translator: weights used to translate; the loss always uses f32");
+    flags.text(
+        "logprobs", "FILE", logprobs_,
+        "language model: write a line for each token: id, log-probability (- at a window's beginning), the "
+        "token as JSON");
     flags.text("save-translations", "FILE", pairs_.output,
                "translator: write the translations, one per line");
   }
@@ -135,10 +140,13 @@ class Eval : public Verb {
   int run(const CommonOptions& common) override {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead eval --help");
     if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
+      if (!logprobs_.empty()) throw UsageError("--logprobs needs a language model");
       return run_pairs(common);
     }
     if (pairs_.bleu || pairs_.chrf)
       throw UsageError(concat(folder_, " is no translator, as --bleu and --chrf need"));
+    if (!logprobs_.empty() && reading([&] { return models::is_encoder_folder(folder_); }))
+      throw UsageError("--logprobs needs a language model");
     if (reading([&] { return models::is_encoder_folder(folder_); })) {
       return eval_classifier(folder_, data_, common);
     }
@@ -158,6 +166,7 @@ class Eval : public Verb {
     const train::TextLoss result =
         train::evaluate(loaded.model, std::span<const int32_t>(tokens), options_, &loaded.tokenizer);
     check_number(folder_, "the loss", result.loss());
+    if (!logprobs_.empty()) write_logprobs(loaded, tokens, window);
     if (common.json) {
       Json json = to_json(result);
       json["characters"] = result.characters;
@@ -194,12 +203,29 @@ class Eval : public Verb {
     return kDone;
   }
 
+  // By windows that do not overlap: each token has its log-probability by those of its window before it.
+  void write_logprobs(const LoadedModel& loaded, const std::vector<int32_t>& tokens, int64_t window) const {
+    std::string lines;
+    for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(window)) {
+      const size_t end = std::min(tokens.size(), begin + static_cast<size_t>(window));
+      const std::vector<int32_t> part(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      tokens.begin() + static_cast<std::ptrdiff_t>(end));
+      const auto all = with_weights_of(folder_, [&] { return prompt_logprobs(loaded.model, {part}); });
+      for (size_t i = 0; i < part.size(); ++i) {
+        const std::string text = loaded.tokenizer.decode(std::span(&part[i], 1), {.continued = true});
+        const std::string number = i == 0 ? "-" : Json(all[0][i - 1].chosen.logprob).dump();
+        lines += concat(part[i], "\t", number, "\t", Json(valid_utf8(text)).dump(), "\n");
+      }
+    }
+    write_file_atomically(logprobs_, lines);
+  }
+
   std::string_view part(const std::string& text) const {
     if (last_ == 1) return text;
     return text::split_corpus(text, {.validation = last_}).validation.front();
   }
 
-  std::string folder_, data_, weights_ = "stored";
+  std::string folder_, data_, logprobs_, weights_ = "stored";
   double last_ = 1;
   train::EvaluateOptions options_;
   PairOptions pairs_;

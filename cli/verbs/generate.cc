@@ -8,6 +8,7 @@
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/verbs/chat.h"
+#include "multihead/core/files.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
@@ -29,7 +30,9 @@ class Generate : public Verb {
                "greedy, prompt from stdin"},
               {"multihead generate model --prompt \"It was\" --draft small-model",
                "speculative decoding: the same text, sooner"},
-              {"multihead generate model.gguf --chat", "a conversation, using the model's chat template"}}) {}
+              {"multihead generate model.gguf --chat", "a conversation, using the model's chat template"},
+              {"multihead generate model --prompt \"A person: \" --json-schema person.json",
+               "JSON that fits a schema"}}) {}
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
@@ -48,6 +51,10 @@ class Generate : public Verb {
       own.integer("no-repeat-ngram", options_.no_repeat_ngram, "forbid repeated N-grams (0: off)");
       own.integer("min-new-tokens", options_.min_new_tokens, "minimum number of tokens before the end");
     });
+    flags.text("json-schema", "FILE", schema_file_,
+               "the text is JSON that fits this schema ({\"type\": \"object\"}: any object)");
+    flags.text("regex", "PATTERN", regex_, "the text fits this regular expression as a whole");
+    flags.text("grammar", "FILE", grammar_file_, "the text follows this grammar (GBNF)");
     flags.text("suppress", "TEXT", suppress_, "forbidden words, separated by spaces");
     flags.flag("special", special_, "read special tokens in --prompt, such as <|im_start|>, as tokens");
     flags.flag("chat", chat_,
@@ -91,6 +98,7 @@ class Generate : public Verb {
     });
     given_.set_again();
     suppress_words(loaded.tokenizer);
+    set_constraint(loaded.tokenizer);
     if (!chat_) return print(common, loaded, prompt);
     return with_weights_of(folder_, [&] {
       return chat(loaded, {folder_, system_, prompt, options_, limited_, common.quiet, prefix_cache_,
@@ -118,6 +126,24 @@ class Generate : public Verb {
             tokenizer.encode(spelt, {.parse_special = special_, .add_template = false}));
       }
     }
+  }
+
+  void set_constraint(const text::Tokenizer& tokenizer) {
+    const int count = !schema_file_.empty() + !regex_.empty() + !grammar_file_.empty();
+    if (count > 1) throw UsageError("--json-schema, --regex and --grammar exclude each other");
+    try {
+      if (!regex_.empty()) options_.constraint = Constraint::regex(tokenizer, regex_);
+    } catch (const ValueError& error) {
+      throw UsageError(concat("--regex: ", error.what()));
+    }
+    reading([&] {
+      if (!schema_file_.empty()) {
+        options_.constraint =
+            Constraint::json_schema(tokenizer, Json::parse(read_file(schema_file_), schema_file_));
+      }
+      if (!grammar_file_.empty())
+        options_.constraint = Constraint::grammar(tokenizer, read_file(grammar_file_));
+    });
   }
 
   Json template_variables() const {
@@ -201,6 +227,7 @@ class Generate : public Verb {
                            {"tokens_per_second", static_cast<double>(count) / std::max(seconds, 1e-9)}}));
   }
 
+  std::string schema_file_, regex_, grammar_file_;
   std::string folder_, prompt_, suppress_, overflow_ = "slide", cache_dtype_ = "f32", weights_ = "stored";
   std::string system_, draft_, prefix_cache_, template_variables_;
   std::vector<std::string> stops_;

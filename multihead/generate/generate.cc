@@ -38,13 +38,18 @@ std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
   own.max_batch = std::ssize(prompts);
   own.capacity = longest + std::max<int64_t>(options.max_new_tokens, 0);
   own.cache_dtype = options.cache_dtype;
+  own.prompt_chunk = 0;  // nobody waits meanwhile
   if (own.cached_prompts == 0) own.cached_prompts = shared_prefixes(prompts);
   Generator generator(model, own);
   for (size_t r = 0; r < prompts.size(); ++r) generator.submit(prompts[r], options, r);
   while (generator.step()) {
   }
   std::vector<std::vector<int32_t>> results;
-  for (int64_t r = 0; r < std::ssize(prompts); ++r) results.push_back(generator.take(r));
+  for (int64_t r = 0; r < std::ssize(prompts); ++r) {
+    const std::string problem = generator.problem(r);
+    MH_CHECK(problem.empty(), ValueError, "generate: row ", r, ": ", problem);
+    results.push_back(generator.take(r));
+  }
   return results;
 }
 
@@ -52,6 +57,19 @@ std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
                                            const std::vector<std::vector<int32_t>>& prompts,
                                            const GenerateOptions& options) {
   return generate(model, prompts, options, {});
+}
+
+std::vector<std::vector<TokenLogprobs>> prompt_logprobs(const models::LanguageModel& model,
+                                                        const std::vector<std::vector<int32_t>>& texts,
+                                                        int64_t top) {
+  std::vector<std::vector<TokenLogprobs>> all(texts.size());
+  GenerateOptions options = {.max_new_tokens = 0};
+  options.top_logprobs = top;
+  options.on_prompt_logprobs = [&](int64_t row, const TokenLogprobs& one) {
+    all[static_cast<size_t>(row)].push_back(one);
+  };
+  generate(model, texts, options);
+  return all;
 }
 
 }  // namespace multihead

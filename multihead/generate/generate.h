@@ -5,8 +5,10 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "multihead/generate/constraint/constraint.h"
 #include "multihead/generate/logprobs.h"
 #include "multihead/generate/sampling.h"
 #include "multihead/models/language_model.h"
@@ -30,6 +32,9 @@ struct GenerateOptions {
   std::vector<std::vector<int32_t>> suppress = {};  ///< forbidden sequences; of one token: it never comes
   /// The first new token, and the one that max_new_tokens ends with (forced_eos_token_id of transformers).
   std::optional<int32_t> first_token = {}, last_token = {};
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  ///< added to the logits of tokens before sampling
+  /// What the text must be: constraint.h. Not together with first_token, last_token and min_new_tokens.
+  std::optional<Constraint> constraint = {};
   Overflow overflow = Overflow::slide;
   std::optional<Dtype> cache_dtype = {};  ///< of keys and values: the model's, bf16, or nn::kInt8Cache
   /// Speculative decoding: drafts at most `most` next tokens; see draft.h for implementations. One step
@@ -43,6 +48,9 @@ struct GenerateOptions {
   /// above, and with the `top_logprobs` most probable ones.
   std::function<void(int64_t row, const TokenLogprobs& logprobs)> on_logprobs = {};
   int64_t top_logprobs = 0;
+  /// Called before all of that for each token of the prompt but the first, in order, likewise. The whole prompt is then
+  /// read, whatever is cached, and must fit the context; max_new_tokens may be 0.
+  std::function<void(int64_t row, const TokenLogprobs& logprobs)> on_prompt_logprobs = {};
 };
 
 /// The state that generate() allocates for the longest prompt; nn::decode_state_bytes() gives its size. A
@@ -58,5 +66,12 @@ nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t
 std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
                                            const std::vector<std::vector<int32_t>>& prompts,
                                            const GenerateOptions& options = {});
+
+/// The log-probabilities of every token of these texts but the first, by what comes before it, with the `top` likeliest
+/// ones in its place. The same bits as on_prompt_logprobs gives alone or among others. Throws ValueError (empty texts,
+/// tokens outside the vocabulary, texts longer than the context).
+std::vector<std::vector<TokenLogprobs>> prompt_logprobs(const models::LanguageModel& model,
+                                                        const std::vector<std::vector<int32_t>>& texts,
+                                                        int64_t top = 0);
 
 }  // namespace multihead

@@ -1,6 +1,7 @@
 #include "multihead/generate/generator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "multihead/autograd/tape.h"
@@ -25,6 +26,14 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
     MH_CHECK(token >= 0 && token < model.config().vocab_size, ValueError, "generate: token ", token,
              " of prompt ", sequence, " is outside the vocabulary of ", model.config().vocab_size);
   }
+  for (const auto& [token, bias] : options.logit_bias) {
+    MH_CHECK(token >= 0 && token < model.config().vocab_size && std::isfinite(bias), ValueError,
+             "generate: logit_bias must give tokens of the vocabulary of ", model.config().vocab_size,
+             " finite numbers, got ", token, ": ", bias);
+  }
+  MH_CHECK(
+      !options.constraint || (!options.first_token && !options.last_token && options.min_new_tokens == 0),
+      ValueError, "generate: a constraint excludes first_token, last_token and min_new_tokens");
   const int64_t total = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
   MH_CHECK(options.overflow == Overflow::slide || total - 1 <= model.longest(), ValueError,
            "generate: prompt ", sequence, " and ", options.max_new_tokens, " new tokens need a context of ",
@@ -47,6 +56,8 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
            options.capacity);
   MH_CHECK(options.cached_prompts >= 0, ValueError, "Generator: cached_prompts must not be negative, got ",
            options.cached_prompts);
+  MH_CHECK(options.prompt_chunk >= 0, ValueError, "Generator: prompt_chunk must not be negative, got ",
+           options.prompt_chunk);
   const nn::DecodeStateOptions plan = model.state_options(
       {.capacity = options.capacity, .ring = model.has_ring(), .dtype = options.cache_dtype});
   limit_ = plan.window > 0 ? model.longest() : plan.capacity;
@@ -66,6 +77,11 @@ bool Generator::finished(int64_t sequence) const {
   return at(sequence).done;
 }
 
+std::string Generator::problem(int64_t sequence) const {
+  const Lock lock(mutex_);
+  return at(sequence).problem;
+}
+
 std::vector<int32_t> Generator::tokens(int64_t sequence) const {
   const Lock lock(mutex_);
   return at(sequence).fresh;
@@ -77,9 +93,13 @@ int64_t Generator::submit(std::vector<int32_t> prompt, const GenerateOptions& op
   MH_CHECK(!options.cache_dtype || options.cache_dtype == options_.cache_dtype, ValueError,
            "Generator: cache_dtype is an option of the generator, not of a sequence");
   const bool fits = static_cast<int64_t>(prompt.size()) <= limit_;
+  MH_CHECK(fits || !options.on_prompt_logprobs, ValueError, "generate: prompt ", next_, " has ",
+           prompt.size(), " tokens, more than the context of ", limit_,
+           "; its log-probabilities need it whole");
   Sequence sequence = {.options = options, .stream = stream, .text = std::move(prompt)};
   sequence.pending = fits ? sequence.text : window(sequence.text, limit_);
-  sequence.done = options.max_new_tokens == 0;
+  sequence.done = options.max_new_tokens == 0 && !options.on_prompt_logprobs;
+  if (options.constraint) sequence.constraint.emplace(*options.constraint);
   if (!sequence.done) queue_.push_back(next_);
   sequences_.emplace(next_, std::move(sequence));
   return next_++;
@@ -98,6 +118,7 @@ std::vector<int32_t> Generator::take(int64_t sequence) {
   MH_CHECK(finished(sequence), ValueError, "Generator: sequence ", sequence,
            " has not finished; cancel it to take its tokens so far");
   std::replace(rows_.begin(), rows_.end(), sequence, int64_t{-1});
+  for (Reading& one : readings_) std::replace(one.rows.begin(), one.rows.end(), sequence, int64_t{-1});
   return std::move(sequences_.extract(sequence).mapped().fresh);
 }
 
@@ -116,6 +137,7 @@ size_t Generator::bytes() const {
   const Lock lock(mutex_);
   size_t total = state_.bytes();
   for (const Prompt& prompt : prompts_) total += prompt.state.bytes();
+  for (const Reading& one : readings_) total += one.state.bytes();
   return total;
 }
 
@@ -127,9 +149,16 @@ nn::DecodeState Generator::make_state(int64_t rows) const {
 }
 
 void Generator::drop_ended() {
-  for (int64_t& sequence : rows_) {
-    if (sequence >= 0 && finished(sequence)) sequence = -1;
-  }
+  const auto drop = [&](Rows& rows) {
+    for (int64_t& sequence : rows) {
+      if (sequence >= 0 && finished(sequence)) sequence = -1;
+    }
+  };
+  drop(rows_);
+  for (Reading& one : readings_) drop(one.rows);
+  std::erase_if(readings_, [](const Reading& one) {
+    return std::all_of(one.rows.begin(), one.rows.end(), [](int64_t sequence) { return sequence < 0; });
+  });
 }
 
 // Half of the rows free: the rest is computed without them.
@@ -166,7 +195,7 @@ Generator::Rows Generator::take_unread() {
     sequence.pending = window(sequence.text, limit_);
     list.push_back(std::exchange(rows_[r], -1));
   }
-  for (int64_t free = options_.max_batch - running() - static_cast<int64_t>(list.size());
+  for (int64_t free = options_.max_batch - running() - reading() - static_cast<int64_t>(list.size());
        free > 0 && !queue_.empty(); --free) {
     list.push_back(queue_.front());
     queue_.pop_front();
@@ -176,6 +205,7 @@ Generator::Rows Generator::take_unread() {
 
 // Copies the keys and values of the longest cached prefix. The last token is always read, for its logits.
 void Generator::recall(nn::DecodeState& state, int64_t row, Sequence& sequence) {
+  if (sequence.options.on_prompt_logprobs) return;  // what is recalled has no logits
   std::vector<int32_t>& pending = sequence.pending;
   int64_t longest = 0;
   auto best = prompts_.end();
@@ -226,9 +256,13 @@ void Generator::delay_followers(Rows& rows) {
   for (const int64_t number : rows) {
     const std::vector<int32_t>& text = at(number).pending;
     const int64_t enough = known(text) + kLongPrefix;
-    const bool follows = std::any_of(now.begin(), now.end(), [&](int64_t other) {
-      return common_prefix(at(other).pending, text) >= enough;
-    });
+    const bool follows =
+        std::any_of(now.begin(), now.end(),
+                    [&](int64_t other) { return common_prefix(at(other).pending, text) >= enough; }) ||
+        std::any_of(readings_.begin(), readings_.end(), [&](const Reading& one) {
+          return std::any_of(one.texts.begin(), one.texts.end(),
+                             [&](const auto& other) { return common_prefix(other, text) >= enough; });
+        });
     (follows ? later : now).push_back(number);
   }
   queue_.insert(queue_.begin(), later.begin(), later.end());
@@ -281,10 +315,18 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
       std::copy_n(at(rows[r]).pending.begin() + begin, counts[r],
                   tokens.data<int32_t>() + static_cast<int64_t>(r) * length);
     }
+    const std::vector<int64_t> places(state.lengths.begin(), state.lengths.end());
     const Tensor features = model_.features(tokens, {.state = &state, .counts = counts});
     const int64_t width = features.size(2);
     if (!ends.defined()) ends = Tensor::zeros({first.back(), width}, features.dtype());
     for (size_t r = 0; r < rows.size(); ++r) {
+      const bool is_scored =
+          counts[r] > 0 && at(rows[r]).options.on_prompt_logprobs && at(rows[r]).fresh.empty();
+      if (is_scored) {
+        const auto row =
+            features.as_strided({counts[r], width}, {width, 1}, static_cast<int64_t>(r) * length * width);
+        score_prompt(at(rows[r]), row, places[r]);
+      }
       const int64_t wanted = first[r + 1] - first[r];
       if (counts[r] < wanted) continue;  // a chunk that ends before the last token is overwritten by the next
       ends.as_strided({wanted, width}, {width, 1}, first[r] * width)
@@ -295,25 +337,41 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
   return ends;
 }
 
+// The next token, or none where the options leave none: that ends the sequence alone.
+std::optional<int32_t> Generator::choose(Sequence& sequence, std::span<float> scores) const {
+  const GenerateOptions& options = sequence.options;
+  for (const auto& [token, bias] : options.logit_bias) scores[static_cast<size_t>(token)] += bias;
+  apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
+  const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
+  if (!sequence.constraint) return sample(scores, sequence.text, options.sampling, uniform);
+  try {
+    sequence.constraint->apply(options.stop_tokens, scores);
+    return sample(scores, sequence.text, options.sampling, uniform);
+  } catch (const ValueError& error) {
+    sequence.problem = error.what();
+    return std::nullopt;
+  }
+}
+
 // Samples after the last token and after each draft token that was right. Returns the number of those.
 int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const {
   const GenerateOptions& options = sequence.options;
   const auto vocabulary = static_cast<size_t>(model_.config().vocab_size);
   for (int64_t right = 0;; ++right) {
-    const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
     const std::span<float> scores(logits + static_cast<size_t>(right) * vocabulary, vocabulary);
     std::vector<float> own;  // the model's, which the rules change
     if (options.on_logprobs) own.assign(scores.begin(), scores.end());
-    apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
-    const int32_t token = sample(scores, sequence.text, options.sampling, uniform);
+    const std::optional<int32_t> token = choose(sequence, scores);
     const auto& stops = options.stop_tokens;
-    sequence.done = std::find(stops.begin(), stops.end(), token) != stops.end();
+    sequence.done = !token || std::find(stops.begin(), stops.end(), *token) != stops.end();
     if (sequence.done) return right;
-    sequence.text.push_back(token);
-    sequence.fresh.push_back(token);
-    if (options.on_logprobs) sequence.logprobs.push_back(token_logprobs(own, token, options.top_logprobs));
-    sequence.done = std::ssize(sequence.fresh) >= options.max_new_tokens;
-    const bool is_right = right < std::ssize(drafted) && drafted[static_cast<size_t>(right)] == token;
+    sequence.text.push_back(*token);
+    sequence.fresh.push_back(*token);
+    if (options.on_logprobs) sequence.logprobs.push_back(token_logprobs(own, *token, options.top_logprobs));
+    if (sequence.constraint) sequence.constraint->advance(*token);
+    sequence.done = std::ssize(sequence.fresh) >= options.max_new_tokens ||
+                    (sequence.constraint && sequence.constraint->is_complete());
+    const bool is_right = right < std::ssize(drafted) && drafted[static_cast<size_t>(right)] == *token;
     if (sequence.done || !is_right) return right;
   }
 }
@@ -325,6 +383,11 @@ void Generator::advance(const Rows& rows, nn::DecodeState& state) {
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r] < 0) continue;
     Sequence& sequence = at(rows[r]);
+    if (sequence.options.max_new_tokens == 0) {  // only its log-probabilities were asked for
+      sequence.done = true;
+      next += logits.size(1);
+      continue;
+    }
     const int64_t drafted = std::exchange(sequence.drafted, 0);
     const int64_t right =
         extend(sequence, next, std::span(sequence.pending).last(static_cast<size_t>(drafted)));
@@ -341,12 +404,14 @@ void Generator::join(const Rows& rows, nn::DecodeState& state) {
     state_ = std::move(state), rows_ = rows;
     return;
   }
-  const int64_t needed = running() + static_cast<int64_t>(rows.size());
+  const int64_t needed =
+      running() + std::count_if(rows.begin(), rows.end(), [](int64_t sequence) { return sequence >= 0; });
   if (needed > static_cast<int64_t>(rows_.size())) {
     resize(std::min(std::max(needed, 2 * static_cast<int64_t>(rows_.size())), options_.max_batch));
   }
   size_t free = 0;
-  for (size_t r = 0; r < rows.size(); ++r, ++free) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r] < 0) continue;  // cancelled meanwhile
     while (rows_[free] >= 0) ++free;
     rows_[free] = rows[r];
     state_.put(static_cast<int64_t>(free), state, static_cast<int64_t>(r), state.lengths[r]);
@@ -360,19 +425,10 @@ bool Generator::compute() {
   shrink();
   Rows fresh = take_unread();
   delay_followers(fresh);
-  if (running() == 0 && fresh.empty()) return false;
+  if (running() == 0 && fresh.empty() && readings_.empty()) return false;
   if (running() > 0) draft(), advance(rows_, state_);
-  if (fresh.empty()) return true;
-  nn::DecodeState state = make_state(std::ssize(fresh));
-  std::vector<std::vector<int32_t>> texts;
-  for (int64_t r = 0; r < std::ssize(fresh); ++r) {
-    Sequence& sequence = at(fresh[static_cast<size_t>(r)]);
-    texts.push_back(sequence.pending);
-    recall(state, r, sequence);
-  }
-  advance(fresh, state);
-  for (int64_t r = 0; r < std::ssize(fresh); ++r) remember(state, r, texts[static_cast<size_t>(r)]);
-  join(fresh, state);
+  begin_reading(fresh);
+  read_chunk();
   return true;
 }
 
@@ -380,6 +436,12 @@ bool Generator::compute() {
 void Generator::report(int64_t number) {
   while (sequences_.contains(number)) {
     Sequence& sequence = at(number);
+    if (sequence.reported_prompt < std::ssize(sequence.prompt_logprobs)) {
+      const auto on_prompt = sequence.options.on_prompt_logprobs;
+      on_prompt(number,
+                TokenLogprobs(sequence.prompt_logprobs[static_cast<size_t>(sequence.reported_prompt++)]));
+      continue;
+    }
     if (sequence.reported == std::ssize(sequence.fresh)) return;
     const auto place = static_cast<size_t>(sequence.reported++);
     const int32_t token = sequence.fresh[place];
@@ -399,7 +461,9 @@ bool Generator::step() {
   const bool any = compute();
   std::vector<int64_t> numbers;
   for (const auto& [number, sequence] : sequences_) {
-    if (sequence.reported < std::ssize(sequence.fresh)) numbers.push_back(number);
+    if (sequence.reported < std::ssize(sequence.fresh) ||
+        sequence.reported_prompt < std::ssize(sequence.prompt_logprobs))
+      numbers.push_back(number);
   }
   struct Stepping {
     explicit Stepping(bool& flag) : on(flag) { on = true; }

@@ -24,6 +24,9 @@ struct GeneratorOptions {
   /// Number of prompts whose keys and values are kept: prompts with a common prefix compute it only once.
   /// A prompt that shares some tens of tokens with another one joining in the same step waits for it.
   int64_t cached_prompts = 0;
+  /// Tokens of prompts that a step reads, so that long ones do not delay the others' next tokens; 0: all. The bits are
+  /// the same.
+  int64_t prompt_chunk = 512;
   /// Bounds the memory of their keys and values; 0: no limit. The least recently used go first.
   size_t prompt_cache_bytes = 0;
   /// If not empty: prompts are kept and looked for in this folder too (prefix_folder.h), whatever
@@ -36,12 +39,12 @@ struct GeneratorOptions {
 /// Sequences join and leave between steps: submit(), then step() until it returns false.
 ///
 /// Bits: the tokens of a sequence are those of generate() with its prompt alone, whatever else is submitted,
-/// cancelled or cached. A prompt is read in one piece in the step in which its sequence joins.
+/// cancelled or cached. Prompts are read a chunk a step, those that wait in turn.
 /// Memory: keys and values of the running sequences (the rows grow and shrink by halves) and of the
 /// cached prompts. Threads: calls wait for each other; on_token may submit, cancel and take.
 class Generator {
  public:
-  /// The model's weights are shared. Throws ValueError (max_batch, capacity, cached_prompts).
+  /// The model's weights are shared. Throws ValueError (max_batch, capacity, cached_prompts, prompt_chunk).
   explicit Generator(const models::LanguageModel& model, const GeneratorOptions& options = {});
 
   /// Queues a prompt; returns the sequence's number, counted from 0, which options.on_token is given as its
@@ -55,6 +58,8 @@ class Generator {
   void cancel(int64_t sequence);
 
   bool finished(int64_t sequence) const;
+  /// Why a sequence ended that a constraint left no token; empty: it did not.
+  std::string problem(int64_t sequence) const;
   /// The new tokens so far.
   std::vector<int32_t> tokens(int64_t sequence) const;
   /// The new tokens of a sequence that has ended; the generator forgets it. Throws ValueError.
@@ -75,7 +80,17 @@ class Generator {
     std::vector<int32_t> fresh;
     std::vector<TokenLogprobs> logprobs;  // of fresh, for on_logprobs
     int64_t reported = 0;                 // of fresh, to on_token
+    std::vector<TokenLogprobs> prompt_logprobs;
+    int64_t reported_prompt = 0;
+    std::optional<ConstraintState> constraint;
+    std::string problem;
     bool done = false;
+  };
+  // Prompts on their way in: one that is longer than a chunk, or several that are read at once.
+  struct Reading {
+    std::vector<int64_t> rows;
+    nn::DecodeState state;
+    std::vector<std::vector<int32_t>> texts;
   };
   struct Prompt {
     std::vector<int32_t> tokens;
@@ -95,9 +110,14 @@ class Generator {
   void remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens);
   void draft();
   Tensor read(const Rows& rows, nn::DecodeState& state);
+  void score_prompt(Sequence& sequence, const Tensor& features, int64_t begin) const;
+  void begin_reading(const Rows& rows);
+  void read_chunk();
+  int64_t reading() const;
   void advance(const Rows& rows, nn::DecodeState& state);
   void delay_followers(Rows& rows);
   int64_t extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const;
+  std::optional<int32_t> choose(Sequence& sequence, std::span<float> scores) const;
   void join(const Rows& rows, nn::DecodeState& state);
   void resize(int64_t rows);
 
@@ -113,7 +133,8 @@ class Generator {
   int64_t next_ = 0;
   Rows rows_;
   nn::DecodeState state_;
-  std::deque<Prompt> prompts_;  // the last used in front
+  std::deque<Reading> readings_;  // the next one to be read in front
+  std::deque<Prompt> prompts_;    // the last used in front
   std::optional<PrefixFolder> folder_;
 };
 

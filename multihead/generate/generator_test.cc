@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <stdexcept>
@@ -89,6 +90,81 @@ TEST(GeneratorTest, RememberedPromptsChangeNothing) {
   }
   EXPECT_LE(generator.bytes(), nn::decode_state_bytes(m.state_options({.batch = 2, .capacity = 5})) +
                                    nn::decode_state_bytes(m.state_options({.batch = 2, .capacity = 24})));
+}
+
+TEST(GeneratorTest, ChunksOfPromptsChangeNothing) {
+  const std::vector<Request> all = requests(16, true);
+  for (const int64_t chunk : {1, 2, 5, 0}) {
+    for (const int64_t cached : {0, 2}) {
+      expect_as_alone(model(models::Positions::rotary),
+                      {.max_batch = 4, .cached_prompts = cached, .prompt_chunk = chunk}, all);
+    }
+    expect_as_alone(model(models::Positions::rotary, 6), {.max_batch = 4, .prompt_chunk = chunk}, all);
+  }
+}
+
+TEST(GeneratorTest, ALongPromptDelaysOthersByAChunk) {
+  const auto m = model(models::Positions::rotary, 0, 200);
+  Generator generator(m, {.max_batch = 4, .prompt_chunk = 10});
+  const int64_t early = generator.submit({1}, {.max_new_tokens = 40});
+  generator.step();
+  const int64_t big = generator.submit(std::vector<int32_t>(95, 3), {.max_new_tokens = 4});
+  const int64_t gone = generator.submit(std::vector<int32_t>(95, 4), {.max_new_tokens = 4});
+  const int64_t small = generator.submit({2}, {.max_new_tokens = 4});
+  for (int64_t step = 2; step < 8; ++step) {
+    generator.step();
+    EXPECT_EQ(std::ssize(generator.tokens(early)), step);
+    EXPECT_TRUE(generator.tokens(big).empty());
+    if (step == 3) generator.cancel(gone);
+  }
+  EXPECT_FALSE(generator.tokens(small).empty());
+  while (generator.step()) {
+  }
+  EXPECT_EQ(generator.take(big), generate(m, {std::vector<int32_t>(95, 3)}, {.max_new_tokens = 4})[0]);
+  EXPECT_TRUE(generator.take(gone).empty());
+  EXPECT_THROW(Generator(m, {.prompt_chunk = -1}), ValueError);
+}
+
+TEST(GeneratorTest, LogprobsOfPromptsAreTheModels) {
+  const auto m = model(models::Positions::rotary, 0, 80);
+  std::vector<std::vector<int32_t>> texts = {{5}, {1, 2, 3}, {}, {7, 7}};
+  for (int32_t i = 0; i < 50; ++i) texts[2].push_back(i * 5 % 19);
+  const auto all = prompt_logprobs(m, texts, 3);
+  Generator generator(m, {.max_batch = 3, .cached_prompts = 2, .prompt_chunk = 7});
+  std::vector<std::vector<TokenLogprobs>> heard(texts.size());
+  for (size_t t = 0; t < texts.size(); ++t) {
+    Tensor tokens = Tensor::zeros({1, std::ssize(texts[t])}, Dtype::i32);
+    std::copy(texts[t].begin(), texts[t].end(), tokens.data<int32_t>());
+    const Tensor logits = m(tokens);
+    ASSERT_EQ(all[t].size(), texts[t].size() - 1);
+    for (size_t i = 0; i + 1 < texts[t].size(); ++i) {
+      const std::span<const float> row(logits.data<float>() + static_cast<int64_t>(i) * 19, 19);
+      const TokenLogprobs expected = token_logprobs(row, texts[t][i + 1], 3);
+      EXPECT_EQ(all[t][i].chosen.logprob, expected.chosen.logprob);
+      EXPECT_EQ(all[t][i].top[2].token, expected.top[2].token);
+    }
+    GenerateOptions options = {.max_new_tokens = 3};
+    options.top_logprobs = 3;
+    options.on_prompt_logprobs = [&, t](int64_t, const TokenLogprobs& one) { heard[t].push_back(one); };
+    generator.submit(texts[t], options);
+  }
+  while (generator.step()) {
+  }
+  for (size_t t = 0; t < texts.size(); ++t) {
+    ASSERT_EQ(heard[t].size(), all[t].size());
+    for (size_t i = 0; i < all[t].size(); ++i)
+      EXPECT_EQ(heard[t][i].chosen.logprob, all[t][i].chosen.logprob);
+  }
+  EXPECT_THROW(prompt_logprobs(m, {std::vector<int32_t>(81, 1)}), ValueError);
+}
+
+TEST(GeneratorTest, BiasesAreAddedToLogits) {
+  const auto m = model(models::Positions::rotary);
+  GenerateOptions options = {.max_new_tokens = 5};
+  options.logit_bias = {{7, 100.0f}};
+  EXPECT_EQ(generate(m, {{1}}, options)[0], std::vector<int32_t>(5, 7));
+  options.logit_bias = {{19, 1.0f}};
+  EXPECT_THROW(generate(m, {{1}}, options), ValueError);
 }
 
 std::vector<int32_t> long_prompt(int32_t last) {

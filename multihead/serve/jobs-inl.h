@@ -34,6 +34,9 @@ class GenerationListener {
   };
   virtual ~GenerationListener() = default;
   virtual void begin() {}
+  /// The tokens of the choice's prompt, before its first token, where the job asks for them; the log-probabilities,
+  /// if wanted, are those of all but the first.
+  virtual void prompt(size_t, std::span<const int32_t>, std::span<const TokenLogprobs>) {}
   virtual void token(size_t choice, const Token& token) = 0;
   /// `rest`: text that was held back until here.
   virtual void end(size_t choice, std::string_view rest, bool is_full) = 0;
@@ -47,9 +50,12 @@ struct GenerationJob {
   std::function<std::vector<TokenIds>()> prompts;  ///< called once, in the thread that computes
   int64_t choices = 1;                             ///< of each prompt
   GenerateOptions options = {};                    ///< max_new_tokens < 0: what the context holds
+  int64_t most_new_tokens = 0;                     ///< of what the context holds; 0: all
   std::vector<std::string> stops = {};
   text::DecodeOptions decode = {};
   bool wants_logprobs = false;
+  bool echoes = false;                                                ///< the listener hears the prompts
+  std::function<Constraint(const text::Tokenizer&)> constraint = {};  ///< called as prompts is
   std::unique_ptr<GenerationListener> listener;
   std::shared_ptr<void> ticket = {};  ///< a place in the queue
 };

@@ -58,6 +58,9 @@ class LanguageLane : public Lane {
     bool has_stopped = false;  // at a stop string
     bool has_ended = false;
     std::optional<TokenLogprobs> logprobs = {};  // of the token that comes next
+    TokenIds prompt = {};                        // if it is echoed
+    std::vector<TokenLogprobs> prompt_logprobs = {};
+    bool has_prompt = false;
   };
   struct Live {
     Live(GenerationJob asked, const text::Tokenizer& tokenizer)
@@ -68,6 +71,8 @@ class LanguageLane : public Lane {
     Usage usage = {};
   };
   void start(Live& live);
+  void submit(Live& live, size_t choice, const TokenIds& prompt, GenerateOptions options);
+  static void echo(Live& live, size_t choice);
   bool hear(Live& live, size_t choice, int32_t token);
   void finish_choices(Live& live);
   void leave(Live& live);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/lanes-inl.h"
@@ -42,12 +43,16 @@ void LanguageLane::add(GenerationJob job) {
 void LanguageLane::start(Live& live) {
   const std::vector<TokenIds> prompts = live.job.prompts();
   GenerateOptions options = live.job.options;
+  if (live.job.constraint) {
+    options.constraint = live.job.constraint(writer_.tokenizer);
+    if (!live.job.decode.continued) options.constraint = options.constraint->at_beginning();
+  }
   live.choices.resize(prompts.size() * static_cast<size_t>(live.job.choices));
   for (const TokenIds& prompt : prompts) {
     live.usage.prompt_tokens += std::ssize(prompt);
     const int64_t room = limit_ - std::ssize(prompt);
     if (prompt.empty()) throw ApiError(400, "the prompt has no tokens", "prompt");
-    if (room < std::max<int64_t>(live.job.options.max_new_tokens, 1)) {
+    if (room < std::max<int64_t>(live.job.options.max_new_tokens, live.job.echoes ? 0 : 1)) {
       const std::string wanted = live.job.options.max_new_tokens > 0
                                      ? concat(" and ", live.job.options.max_new_tokens, " new ones")
                                      : "";
@@ -66,22 +71,43 @@ void LanguageLane::start(Live& live) {
   }
   live.job.listener->begin();
   for (size_t c = 0; c < live.choices.size(); ++c) {
-    const TokenIds& prompt = prompts[c / static_cast<size_t>(live.job.choices)];
-    if (live.job.options.max_new_tokens < 0) options.max_new_tokens = limit_ - std::ssize(prompt);
-    live.choices[c].most = options.max_new_tokens;
-    options.on_token = [this, &live, c](int64_t, int32_t token) { return hear(live, c, token); };
-    if (live.job.wants_logprobs) {
-      options.on_logprobs = [&live, c](int64_t, const TokenLogprobs& all) { live.choices[c].logprobs = all; };
-    }
-    const uint64_t stream = c % static_cast<size_t>(live.job.choices);
-    live.choices[c].sequence = generator_->submit(prompt, options, stream);
+    submit(live, c, prompts[c / static_cast<size_t>(live.job.choices)], options);
   }
+}
+
+void LanguageLane::submit(Live& live, size_t choice, const TokenIds& prompt, GenerateOptions options) {
+  Choice& own = live.choices[choice];
+  if (live.job.options.max_new_tokens < 0) {
+    const int64_t room = limit_ - std::ssize(prompt), most = live.job.most_new_tokens;
+    options.max_new_tokens = most > 0 ? std::min(most, room) : room;
+  }
+  own.most = options.max_new_tokens;
+  options.on_token = [this, &live, choice](int64_t, int32_t token) { return hear(live, choice, token); };
+  if (live.job.wants_logprobs)
+    options.on_logprobs = [&own](int64_t, const TokenLogprobs& all) { own.logprobs = all; };
+  if (live.job.echoes) {
+    own.prompt = prompt;
+    if (live.job.wants_logprobs) {
+      options.on_prompt_logprobs = [&own](int64_t, const TokenLogprobs& all) {
+        own.prompt_logprobs.push_back(all);
+      };
+    }
+  }
+  const uint64_t stream = choice % static_cast<size_t>(live.job.choices);
+  own.sequence = generator_->submit(prompt, options, stream);
+}
+
+void LanguageLane::echo(Live& live, size_t choice) {
+  Choice& own = live.choices[choice];
+  if (!live.job.echoes || std::exchange(own.has_prompt, true)) return;
+  live.job.listener->prompt(choice, own.prompt, own.prompt_logprobs);
 }
 
 // A new token; false ends the choice.
 bool LanguageLane::hear(Live& live, size_t choice, int32_t token) {
   if (live.job.reply->cancelled()) return false;
   try {
+    echo(live, choice);
     Choice& own = live.choices[choice];
     own.has_stopped = !live.said.add(static_cast<int64_t>(choice), token);
     ++own.tokens, ++live.usage.new_tokens;
@@ -106,8 +132,11 @@ void LanguageLane::finish_choices(Live& live) {
   for (size_t c = 0; c < live.choices.size(); ++c) {
     Choice& choice = live.choices[c];
     if (choice.has_ended || !generator_->finished(choice.sequence)) continue;
+    const std::string problem = generator_->problem(choice.sequence);
     generator_->take(choice.sequence);
     choice.has_ended = true;
+    if (!problem.empty()) live.job.reply->fail(ApiError(400, problem, "", "constraint_failed"));
+    echo(live, c);
     const std::string& text = live.said.text(static_cast<int64_t>(c));
     const bool is_full = !choice.has_stopped && choice.tokens >= choice.most;
     live.job.listener->end(c, valid_utf8(std::string_view(text).substr(choice.shown)), is_full);

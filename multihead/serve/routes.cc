@@ -11,6 +11,7 @@ std::span<const Route> routes() {
       {"POST", "/v1/embeddings", &kOpenAiErrors, openai_embeddings},
       {"POST", "/v1/completions", &kOpenAiErrors, openai_completions},
       {"POST", "/v1/chat/completions", &kOpenAiErrors, openai_chat},
+      {"POST", "/v1/responses", &kOpenAiErrors, openai_responses},
       {"POST", "/v1/rerank", &kOpenAiErrors, rerank},
       {"POST", "/v2/rerank", &kOpenAiErrors, rerank},
       {"POST", "/rerank", &kTeiErrors, rerank},

@@ -157,6 +157,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "adapter_options": "train_language_model",
     "load_adapter": "models.LanguageModel.load_adapter",
     "is_adapter_folder": "models.LanguageModel.load",
+    "prompt_logprobs": "models.LanguageModel.logprobs",
     "base_of_adapter": "models.LanguageModel.load",
     "merge_adapter": "models.LanguageModel.load",
     "load_decoder": "models.LanguageModel.load",  # head=False
@@ -206,7 +207,10 @@ INTERNAL = {  # reason: names
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
-    "C++ only so far": "ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs",
+    "C++ only so far": "ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
+    "call_prefix call_language text_or_call_language ToolCallParser",
+    "generate(json_schema=, regex=, grammar=)": "Constraint ConstraintState TokenSet TokenTrie TokenTries token_tries Frame "
+    "Stacks Language JsonPart Walker ByteDfa regex_language grammar_language json_schema_language json_parts_language",
 }
 
 MEMBERS = {  # C++ member: what does it in Python

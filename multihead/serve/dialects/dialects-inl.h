@@ -7,6 +7,7 @@
 
 #include "multihead/serve/fields-inl.h"
 #include "multihead/serve/service-inl.h"
+#include "multihead/text/chat/tool_calls.h"
 
 namespace multihead::serve {
 
@@ -16,6 +17,7 @@ void show_model(const Call& call);
 void openai_embeddings(const Call& call);
 void openai_completions(const Call& call);
 void openai_chat(const Call& call);
+void openai_responses(const Call& call);
 void rerank(const Call& call);
 void tei_embed(const Call& call);
 void tei_predict(const Call& call);
@@ -36,8 +38,26 @@ extern const ErrorStyle kTeiErrors, kOllamaErrors;
 void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job);
 /// The messages of a chat as its template gets them. Throws ApiError naming what it does not support.
 Json read_messages(const Json& messages, const std::string& place);
-/// The tokens of the prompt that the template makes of messages. Throws ApiError.
-TokenIds chat_prompt(const ServedModel& model, const Json& messages, const Json& variables);
+/// Reads logit_bias: {"TOKEN": BIAS}.
+void read_logit_bias(Fields& fields, const Writer& writer, GenerationJob& job);
+/// Reads response_format: text, json_object, json_schema; beyond OpenAI's: regex, grammar.
+void read_response_format(Fields& fields, GenerationJob& job);
+/// Holds the answer to a JSON schema; `param` is to blame for what is not supported in it.
+void set_schema(GenerationJob& job, const Json& schema, const std::string& param);
+
+/// The functions that a model may call.
+struct ToolRequest {
+  std::optional<text::ToolStyle> style = {};  ///< none: no calls
+  Json tools = Json::array();                 ///< as OpenAI's chat has them
+  std::vector<Json> functions = {};           ///< those that may be called
+  bool must_call = false, is_strict = false;
+};
+/// Reads tools, tool_choice, parallel_tool_calls; `is_flat`: as /v1/responses has them. Throws ApiError.
+ToolRequest read_tools(Fields& fields, const ServedModel& model, bool is_flat);
+/// The job's prompt by the model's chat template, and what it may answer. Throws ApiError.
+void set_chat(const ServedModel& model, Json messages, Json variables, ToolRequest tools, GenerationJob& job);
+/// Calls in an assistant's message, as the templates want them. Throws ApiError.
+Json read_tool_calls(const Json& calls, const std::string& place);
 /// The inputs of an embedding request: a text, tokens, or several of either.
 std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& place, int64_t most);
 

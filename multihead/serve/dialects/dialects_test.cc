@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "multihead/generate/generate.h"
 #include "multihead/serve/test_models-inl.h"
 
 namespace multihead::serve {
@@ -55,14 +56,37 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {kChat, chat + R"(,"max_tokens":0)", "max_tokens must be"},
       {kChat, chat + R"(,"max_tokens":51)", "the server's limit is 50"},
       {kChat, chat + R"(,"max_tokens":5,"max_completion_tokens":6)", "differ"},
-      {kChat, chat + R"(,"tools":[{}])", "tools is supported only as []"},
+      {kChat, chat + R"(,"tools":[{}])", "tools[0].type is missing"},
+      {kChat, chat + R"(,"tools":[{"type":"function","function":{"name":"f","x":1}}])",
+       "tools[0].function.x"},
+      {kChat,
+       chat +
+           R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])",
+       "two functions"},
+      {kChat,
+       chat +
+           R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
+       "not among the tools"},
+      {kChat,
+       chat +
+           R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"not":{}}}}],"tool_choice":"required")",
+       "\\\"not\\\" at \\\"#\\\" is not supported"},
       {kChat, chat + R"(,"tool_choice":"required")", "tool_choice is supported only as"},
-      {kChat, chat + R"(,"response_format":{"type":"json_object"})", "response_format is supported only as"},
+      {kChat, chat + R"(,"response_format":{"type":"xml"})", "response_format.type must be"},
+      {kChat, chat + R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x"}})",
+       "schema is missing"},
+      {kChat,
+       chat +
+           R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":{"uniqueItems":true}}}}})",
+       "\\\"uniqueItems\\\" at \\\"#/properties/a\\\" is not supported"},
+      {kChat, chat + R"x(,"response_format":{"type":"regex","regex":"(?=a)"})x", "look-around"},
+      {kChat, chat + R"(,"response_format":{"type":"grammar","grammar":"a ::= b"})", "there is no rule"},
       {kChat, chat + R"(,"frequency_penalty":0.5)", "frequency_penalty is supported only as 0"},
-      {kChat, chat + R"(,"logit_bias":{"1":2})", "logit_bias is supported only as {}"},
+      {kChat, chat + R"(,"logit_bias":{"x":2})", "logit_bias must give tokens below 262"},
+      {kChat, chat + R"(,"logit_bias":{"1":101})", "logit_bias must give"},
       {kChat, chat + R"(,"chat_template_kwargs":1)", "chat_template_kwargs must be an object"},
       {kChat, chat + R"(,"grammar":"x")", "\\\"grammar\\\" is not supported"},
-      {kCompletions, prompt + R"(,"echo":true)", "echo is supported only as false"},
+      {kCompletions, prompt + R"(,"max_tokens":0)", "max_tokens must be"},
       {kCompletions, prompt + R"(,"best_of":2)", "best_of is supported only as 1"},
       {kCompletions, prompt + R"(,"suffix":"x")", "suffix is supported only as"},
       {kCompletions, R"("model":"lm","prompt":"")", "the prompt has no tokens"},
@@ -97,9 +121,16 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
        "it is num_predict"},
       {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"num_ctx":65})",
        "options.num_ctx must be an integer from 1 to 64"},
-      {"/api/generate", R"("model":"lm","prompt":"a","format":"json")", "format is supported only as"},
+      {"/api/generate", R"("model":"lm","prompt":"a","format":"xml")",
+       "format must be json or a JSON schema"},
       {"/api/generate", R"("model":"lm","prompt":"a","images":["x"])", "images is supported only as"},
       {"/api/embed", R"("model":"lm","input":"a")", "does not embed texts"},
+      {"/v1/responses", R"("model":"lm")", "input is missing"},
+      {"/v1/responses", R"("model":"lm","input":"a","previous_response_id":"x")", "previous_response_id"},
+      {"/v1/responses", R"("model":"lm","input":[{"type":"image"}])", "input[0].type must be"},
+      {"/v1/responses",
+       R"("model":"lm","input":"a","text":{"format":{"type":"json_schema","schema":{"not":{}}}})",
+       "is not supported"},
       {"/tokenize", R"("model":"lm")", "content is missing"},
       {"/detokenize", R"("model":"lm","tokens":[262])", "integers below 260"},
       {"/v1/nothing", "", "there is nothing at", 404},
@@ -199,6 +230,160 @@ TEST(DialectsTest, OllamaSaysWhatChatSays) {
   EXPECT_EQ(raw.json().at("response"), choice_of(plain).at("text"));
   EXPECT_EQ(ask(service, "/api/tags", "", "GET").json().at("models").size(), 3);
   EXPECT_THAT(ask(service, "/api/show", R"({"model":"lm"})").body, HasSubstr("completion"));
+}
+
+// The data of a stream's events, without the last one.
+std::vector<Json> events_of(const Answer& answer) {
+  std::vector<Json> events;
+  for (size_t at = answer.body.find("data: "); at != std::string::npos;
+       at = answer.body.find("data: ", at + 1)) {
+    const std::string text = answer.body.substr(at + 6, answer.body.find('\n', at) - at - 6);
+    if (text != "[DONE]") events.push_back(Json::parse(text));
+  }
+  return events;
+}
+
+TEST(DialectsTest, AnswersFitTheirSchemaInEveryDialect) {
+  Service service(test_models(), {});
+  const std::string messages = R"({"model":"lm","messages":[{"role":"user","content":"a"}],)";
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"enum":["x","y"]},"n":{"type":"integer","minimum":10,"maximum":99}},"required":["a","n"],"additionalProperties":false})";
+  const auto check = [&](const std::string& text) {
+    const Json value = Json::parse(text);
+    EXPECT_EQ(value.size(), 2) << text;
+    EXPECT_GE(value.at("n").as_int(), 10);
+  };
+  for (int seed = 0; seed < 4; ++seed) {
+    const std::string same = concat(R"("seed":)", seed, ",");
+    const Answer chat = ask(
+        service, kChat,
+        messages + same +
+            R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" +
+            schema + "}}}");
+    ASSERT_EQ(chat.status, 200) << chat.body;
+    check(choice_of(chat).at("message").at("content").as_string());
+    EXPECT_EQ(choice_of(chat).at("finish_reason").as_string(), "stop");
+    const Answer ollama =
+        ask(service, "/api/chat",
+            messages + concat(R"("options":{"seed":)", seed, R"(},"stream":false,"format":)") + schema + "}");
+    check(ollama.json().at("message").at("content").as_string());
+    const Answer plain =
+        ask(service, kCompletions,
+            R"({"model":"lm","prompt":"a",)" + same +
+                R"("max_tokens":40,"response_format":{"type":"regex","regex":"(cat|mat){2}"}})");
+    EXPECT_EQ(choice_of(plain).at("text").as_string().size(), 6);
+    const Answer response =
+        ask(service, "/v1/responses",
+            R"({"model":"lm","input":"a","text":{"format":{"type":"json_schema","name":"x","schema":)" +
+                schema + "}}}");
+    check(response.json().at("output").at(size_t{0}).at("content").at(size_t{0}).at("text").as_string());
+  }
+}
+
+TEST(DialectsTest, CallsOfToolsInEveryDialect) {
+  Service service(test_models(), {});
+  const std::string function =
+      R"("name":"look_up","parameters":{"type":"object","properties":{"n":{"type":"integer","minimum":0,"maximum":9}},"required":["n"],"additionalProperties":false})";
+  const std::string body =
+      R"({"model":"lm","messages":[{"role":"user","content":"a"}],"temperature":0,"tools":[{"type":"function","function":{)" +
+      function + "}}]";
+  // The context of this model is short: the tools are not told again.
+  const Answer whole = ask(service, kChat, body + R"(,"tool_choice":"required"})");
+  EXPECT_EQ(whole.status, 400);
+  EXPECT_THAT(whole.body, HasSubstr("context_length_exceeded"));
+  std::vector<Model> models;
+  models::LanguageModelConfig config;
+  config.vocab_size = 262, config.context = 1024, config.num_layers = 1, config.num_heads = 2,
+  config.embed_dim = 16;
+  config.init_std = 0.3;
+  Rng rng(3);
+  models.push_back({.name = "lm", .any = Writer{models::LanguageModel(config, rng), test_tokenizer(), {}}});
+  Service long_service(std::move(models), {});
+  const Answer called = ask(long_service, kChat, body + R"(,"tool_choice":"required"})");
+  ASSERT_EQ(called.status, 200) << called.body;
+  EXPECT_EQ(choice_of(called).at("finish_reason").as_string(), "tool_calls");
+  const Json call = choice_of(called).at("message").at("tool_calls").at(size_t{0}).at("function");
+  EXPECT_EQ(call.at("name").as_string(), "look_up");
+  const std::string arguments = call.at("arguments").as_string();
+  EXPECT_GE(Json::parse(arguments).at("n").as_int(), 0);
+  EXPECT_TRUE(choice_of(called).at("message").at("content").is_null());
+  std::string streamed, name;
+  for (const Json& event :
+       events_of(ask(long_service, kChat, body + R"(,"tool_choice":"required","stream":true})"))) {
+    const Json* calls = event.at("choices").at(size_t{0}).at("delta").find("tool_calls");
+    if (calls == nullptr) continue;
+    const Json& part = calls->at(size_t{0}).at("function");
+    streamed += part.at("arguments").as_string();
+    if (part.contains("name")) name += part.at("name").as_string();
+  }
+  EXPECT_EQ(streamed, arguments);
+  EXPECT_EQ(name, "look_up");
+  const Json flat =
+      ask(long_service, "/v1/responses",
+          R"({"model":"lm","input":"a","temperature":0,"tool_choice":"required","tools":[{"type":"function",)" +
+              function + "}]}")
+          .json();
+  EXPECT_EQ(flat.at("output").at(size_t{0}).at("arguments").as_string(), arguments);
+  const Json ollama =
+      ask(long_service, "/api/chat",
+          R"({"model":"lm","messages":[{"role":"user","content":"a"}],"stream":false,"options":{"temperature":0},"tool_choice":"required","tools":[{"type":"function","function":{)" +
+              function + "}}]}")
+          .json();
+  EXPECT_EQ(ollama.at("message").at("tool_calls").at(size_t{0}).at("function").at("arguments"),
+            Json::parse(arguments));
+  const Answer next = ask(
+      long_service, kChat,
+      R"({"model":"lm","max_tokens":3,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]})");
+  EXPECT_EQ(next.status, 200) << next.body;
+}
+
+TEST(DialectsTest, ResponsesStreamWhatTheySay) {
+  Service service(test_models(), {});
+  const std::string body =
+      R"({"model":"lm","input":[{"role":"user","content":[{"type":"input_text","text":"the cat"}]}],"temperature":0,"max_output_tokens":7)";
+  const Json whole = ask(service, "/v1/responses", body + "}").json();
+  const Json chat =
+      ask(service, kChat,
+          R"({"model":"lm","messages":[{"role":"user","content":"the cat"}],"temperature":0,"max_tokens":7})")
+          .json();
+  const std::string text =
+      whole.at("output").at(size_t{0}).at("content").at(size_t{0}).at("text").as_string();
+  EXPECT_EQ(Json(text), chat.at("choices").at(size_t{0}).at("message").at("content"));
+  const std::vector<Json> events = events_of(ask(service, "/v1/responses", body + R"(,"stream":true})"));
+  std::string streamed;
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].at("sequence_number").as_int(), static_cast<int64_t>(i));
+    if (events[i].at("type") == Json("response.output_text.delta"))
+      streamed += events[i].at("delta").as_string();
+  }
+  EXPECT_EQ(streamed, text);
+  EXPECT_EQ(events.front().at("type").as_string(), "response.created");
+  EXPECT_EQ(events.back().at("response").at("usage").at("output_tokens"),
+            chat.at("usage").at("completion_tokens"));
+}
+
+TEST(DialectsTest, EchoGivesThePromptAndItsLogprobs) {
+  Service service(test_models(), {});
+  const Answer answer = ask(service, kCompletions,
+                            R"({"model":"lm","prompt":"the cat","echo":true,"max_tokens":0,"logprobs":2})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(choice_of(answer).at("text").as_string(), "the cat");
+  const Json logprobs = choice_of(answer).at("logprobs");
+  const std::vector<int32_t> ids = test_tokenizer().encode("the cat");
+  const auto expected = prompt_logprobs(test_language_model(), {ids}, 2)[0];
+  ASSERT_EQ(logprobs.at("token_logprobs").size(), ids.size());
+  EXPECT_TRUE(logprobs.at("token_logprobs").at(size_t{0}).is_null());
+  EXPECT_EQ(static_cast<float>(logprobs.at("token_logprobs").at(1).as_double()), expected[0].chosen.logprob);
+  const Answer more =
+      ask(service, kCompletions,
+          R"({"model":"lm","prompt":"the cat","echo":true,"max_tokens":2,"logprobs":0,"temperature":0})");
+  EXPECT_TRUE(choice_of(more).at("text").as_string().starts_with("the cat"));
+  EXPECT_EQ(choice_of(more).at("logprobs").at("tokens").size(), ids.size() + 2);
+  const Answer biased =
+      ask(service, kCompletions,
+          concat(R"({"model":"lm","prompt":"the cat","max_tokens":2,"logit_bias":{")", ids[0], R"(":100}})"));
+  EXPECT_EQ(choice_of(biased).at("text").as_string(),
+            test_tokenizer().decode(std::vector<int32_t>{ids[0], ids[0]}));
 }
 
 TEST(DialectsTest, TokensAndFigures) {

@@ -47,22 +47,27 @@ int64_t nanoseconds_since(Reply::Clock::time_point begin) {
 // Writes an answer at once or a line for each piece of it.
 class OllamaWriter : public GenerationListener {
  public:
-  OllamaWriter(ServedModel& model, std::shared_ptr<Reply> reply, bool is_chat, bool streams)
-      : model_(model), reply_(std::move(reply)), is_chat_(is_chat), streams_(streams) {}
+  OllamaWriter(ServedModel& model, std::shared_ptr<Reply> reply, bool is_chat, bool streams,
+               const ToolRequest& tools)
+      : model_(model), reply_(std::move(reply)), is_chat_(is_chat), streams_(streams) {
+    if (tools.style) parser_.emplace(*tools.style, tools.must_call);
+  }
 
   void begin() override {
     if (streams_) reply_->begin("application/x-ndjson");
   }
-  void token(size_t, const Token& token) override { add(token.text); }
+  void token(size_t, const Token& token) override { hear(token.text); }
   void end(size_t, std::string_view rest, bool is_full) override {
-    add(rest);
+    hear(rest);
+    if (parser_) show(parser_->end());
     reason_ = is_full ? "length" : "stop";
   }
   void finish(const Usage& usage) override {
     model_.prompt_tokens += usage.prompt_tokens;
     model_.new_tokens += usage.new_tokens;
     reply_->note({model_.model.name, usage.prompt_tokens, usage.new_tokens});
-    Json last = line(streams_ ? "" : text_, true);
+    if (streams_ && !calls_.empty()) reply_->write(line("", false, true).dump() + "\n");
+    Json last = line(streams_ ? "" : text_, true, !streams_);
     last["done_reason"] = reason_;
     last["total_duration"] = nanoseconds_since(begin_);
     last["load_duration"] = 0;
@@ -76,18 +81,48 @@ class OllamaWriter : public GenerationListener {
   }
 
  private:
+  void hear(std::string_view text) {
+    if (parser_) return show(parser_->add(text));
+    add(text);
+  }
+  // Calls are shown together in the end, with their arguments as objects.
+  void show(const std::vector<text::ToolCallParser::Event>& events) {
+    for (const auto& event : events) {
+      if (event.call < 0) {
+        add(event.content);
+      } else if (!event.name.empty()) {
+        calls_.emplace_back(event.name, "");
+      } else {
+        calls_.back().second += event.arguments;
+      }
+    }
+  }
+  Json calls_json() const {
+    Json list = Json::array();
+    for (const auto& [name, text] : calls_) {
+      Json arguments = Json::object();
+      try {
+        arguments = Json::parse(text);
+      } catch (const FormatError&) {  // cut off at the longest answer
+        arguments["text"] = text;
+      }
+      list.push_back(Json::object({{"function", Json::object({{"name", name}, {"arguments", arguments}})}}));
+    }
+    return list;
+  }
   void add(std::string_view text) {
     if (text.empty()) return;
     if (streams_) {
-      reply_->write(line(text, false).dump() + "\n");
+      reply_->write(line(text, false, false).dump() + "\n");
     } else {
       text_ += text;
     }
   }
-  Json line(std::string_view text, bool is_done) const {
+  Json line(std::string_view text, bool is_done, bool shows_calls) const {
     Json json = Json::object({{"model", model_.model.name}, {"created_at", iso_time(seconds_now())}});
     if (is_chat_) {
       json["message"] = Json::object({{"role", "assistant"}, {"content", text}});
+      if (shows_calls && !calls_.empty()) json["message"]["tool_calls"] = calls_json();
     } else {
       json["response"] = text;
     }
@@ -99,6 +134,8 @@ class OllamaWriter : public GenerationListener {
   std::shared_ptr<Reply> reply_;
   bool is_chat_, streams_;
   std::string text_, reason_;
+  std::optional<text::ToolCallParser> parser_ = {};
+  std::vector<std::pair<std::string, std::string>> calls_ = {};
   Reply::Clock::time_point begin_ = Reply::Clock::now();
 };
 
@@ -129,11 +166,9 @@ void read_options(Fields& fields, const Call& call, const ServedModel& model, Ge
   if (job.options.max_new_tokens == 0) own.refuse("max_tokens", "at least 1 (num_predict), or -1");
   if (job.options.max_new_tokens == -2) job.options.max_new_tokens = -1;
   const int64_t most = call.service.options.max_tokens;
-  if (most > 0 && (job.options.max_new_tokens < 0 || job.options.max_new_tokens > most)) {
-    if (own.find("max_tokens") != nullptr)
-      own.refuse("max_tokens", concat("at most ", most, ", the server's limit"));
-    job.options.max_new_tokens = most;
-  }
+  job.most_new_tokens = most;
+  if (most > 0 && job.options.max_new_tokens > most)
+    own.refuse("max_tokens", concat("at most ", most, ", the server's limit"));
   own.integer("num_ctx", model.limit, 1, model.limit);
   own.only("presence_penalty", {Json(0)});
   own.only("frequency_penalty", {Json(0)});
@@ -141,11 +176,14 @@ void read_options(Fields& fields, const Call& call, const ServedModel& model, Ge
   own.finish();
 }
 
-void generate_text(const Call& call, Fields& fields, ServedModel& model, GenerationJob job, bool is_chat) {
+void generate_text(const Call& call, Fields& fields, ServedModel& model, GenerationJob job, bool is_chat,
+                   const ToolRequest& tools = {}) {
   const bool streams = fields.boolean("stream", true);
-  fields.only("format", {Json("")});
+  if (const Json* format = fields.find("format"); format != nullptr && *format != Json("")) {
+    if (!format->is_object() && *format != Json("json")) fields.refuse("format", "json or a JSON schema");
+    set_schema(job, format->is_object() ? *format : Json::object({{"type", "object"}}), "format");
+  }
   fields.only("think", {Json(false)});
-  fields.only("tools", {Json::array()});
   fields.only("images", {Json::array()});
   fields.only("suffix", {Json("")});
   fields.only("template", {Json("")});
@@ -154,20 +192,19 @@ void generate_text(const Call& call, Fields& fields, ServedModel& model, Generat
   fields.ignore({"keep_alive"});
   fields.finish();
   job.reply = call.reply;
-  job.listener = std::make_unique<OllamaWriter>(model, call.reply, is_chat, streams);
+  job.listener = std::make_unique<OllamaWriter>(model, call.reply, is_chat, streams, tools);
   call.service.submit(model, std::move(job));
 }
 
 // The prompt of messages; an answer ends where its turn does.
-void set_messages(const ServedModel& model, const Json& messages, GenerationJob& job) {
+void set_messages(const ServedModel& model, const Json& messages, GenerationJob& job,
+                  ToolRequest tools = {}) {
   if (model.chat_template.empty())
     throw ApiError(400, concat("the model ", quote(model.model.name), " has no chat template; use raw: true"),
                    "model");
   for (const int32_t end : turn_ends(model.writer().tokenizer)) job.options.stop_tokens.push_back(end);
   job.decode = {.skip_special = true};
-  job.prompts = [&model, messages = std::make_shared<Json>(messages)] {
-    return std::vector<TokenIds>{chat_prompt(model, *messages, Json::object())};
-  };
+  set_chat(model, messages, Json::object(), std::move(tools), job);
 }
 
 }  // namespace
@@ -243,8 +280,9 @@ void ollama_chat(const Call& call) {
   ServedModel& model = named_or_latest(call, fields.required_text("model"));
   GenerationJob job;
   read_options(fields, call, model, job);
-  set_messages(model, read_messages(fields.required("messages"), "messages"), job);
-  generate_text(call, fields, model, std::move(job), true);
+  const ToolRequest tools = read_tools(fields, model, false);
+  set_messages(model, read_messages(fields.required("messages"), "messages"), job, tools);
+  generate_text(call, fields, model, std::move(job), true, tools);
 }
 
 void ollama_generate(const Call& call) {

@@ -71,27 +71,22 @@ Json read_messages(const Json& messages, const std::string& place) {
           400, concat(at, ".role must be system, developer, user, assistant or tool, got ", quote(role)),
           at + ".role");
     }
-    const Json& content = message.required("content");
-    if (!content.is_array() && !content.is_string()) message.refuse("content", "a text or an array of parts");
-    message.ignore({"refusal", "annotations"});
+    const Json* calls = role == "assistant" ? message.find("tool_calls") : nullptr;
+    const Json* content = calls == nullptr ? &message.required("content") : message.find("content");
+    if (content != nullptr && !content->is_array() && !content->is_string())
+      message.refuse("content", "a text or an array of parts");
+    Json own = Json::object({{"role", role}, {"content", ""}});
+    if (content != nullptr)
+      own["content"] = content->is_string() ? *content : Json(joined_parts(*content, at + ".content"));
+    if (calls != nullptr) own["tool_calls"] = read_tool_calls(*calls, at + ".tool_calls");
+    if (role == "tool") own["tool_call_id"] = message.text("tool_call_id");
+    if (const std::string name = message.text("tool_name", message.text("name")); !name.empty())
+      own["name"] = name;
+    message.ignore({"refusal", "annotations", "audio", "function_call"});
     message.finish();
-    list.push_back(Json::object(
-        {{"role", role},
-         {"content", content.is_string() ? content : Json(joined_parts(content, at + ".content"))}}));
+    list.push_back(std::move(own));
   }
   return list;
-}
-
-TokenIds chat_prompt(const ServedModel& model, const Json& messages, const Json& variables) {
-  const text::Tokenizer& tokenizer = model.writer().tokenizer;
-  try {
-    const std::string prompt = tokenizer.apply_chat_template(messages, true, variables);
-    return tokenizer.encode(prompt, {.parse_special = true, .add_template = false});
-  } catch (const ValueError& error) {  // the template's own, such as of roles that must alternate
-    throw ApiError(400, error.what(), "messages");
-  } catch (const FormatError& error) {
-    throw ApiError(400, error.what(), "messages");
-  }
 }
 
 std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& place, int64_t most) {

@@ -1,8 +1,12 @@
 #include "python/src/models/generation.h"
 
+#include <nanobind/stl/map.h>
+
+#include <map>
 #include <memory>
 
 #include "multihead/core/error.h"
+#include "multihead/generate/constraint/constraint.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
@@ -76,6 +80,9 @@ struct Keywords {
   std::optional<int32_t> first_token, last_token;
   std::vector<std::string> stop_strings;
   nb::handle tokenizer;
+  nb::handle json_schema;
+  std::optional<std::string> regex, grammar;
+  const std::map<int32_t, float>& logit_bias;
 };
 
 // Null without stop strings.
@@ -85,6 +92,21 @@ std::shared_ptr<StopStrings> to_stops(const Keywords& k) {
   MH_CHECK(!k.tokenizer.is_none() && nb::try_cast(k.tokenizer, tokenizer), ValueError,
            "generate: stop_strings need tokenizer, the Tokenizer of the model");
   return std::make_shared<StopStrings>(*tokenizer, k.stop_strings, text::DecodeOptions{.continued = true});
+}
+
+// What the text must be, if one of the keywords says so.
+std::optional<Constraint> to_constraint(const Keywords& k) {
+  const int count = !k.json_schema.is_none() + k.regex.has_value() + k.grammar.has_value();
+  if (count == 0) return std::nullopt;
+  MH_CHECK(count == 1, ValueError, "generate: json_schema, regex and grammar exclude each other");
+  const text::Tokenizer* tokenizer = nullptr;
+  MH_CHECK(!k.tokenizer.is_none() && nb::try_cast(k.tokenizer, tokenizer), ValueError,
+           "generate: json_schema, regex and grammar need tokenizer, the Tokenizer of the model");
+  if (k.regex) return Constraint::regex(*tokenizer, *k.regex);
+  if (k.grammar) return Constraint::grammar(*tokenizer, *k.grammar);
+  nb::object text = nb::borrow(k.json_schema);
+  if (!nb::isinstance<nb::str>(text)) text = nb::module_::import_("json").attr("dumps")(text);
+  return Constraint::json_schema(*tokenizer, Json::parse(nb::cast<std::string>(text), "json_schema"));
 }
 
 Draft to_draft(nb::handle draft) {
@@ -107,6 +129,8 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
   options.no_repeat_ngram = k.no_repeat_ngram, options.min_new_tokens = k.min_new_tokens;
   options.suppress = std::move(k.suppress);
   options.first_token = k.first_token, options.last_token = k.last_token;
+  options.constraint = to_constraint(k);
+  options.logit_bias.assign(k.logit_bias.begin(), k.logit_bias.end());
   options.draft = to_draft(k.draft);
   options.draft_tokens = k.draft_tokens;
   // Copied and dropped without the interpreter's lock.
@@ -135,17 +159,58 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t
                          int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
                          int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
                          std::optional<int32_t> first_token, std::optional<int32_t> last_token,
-                         std::vector<std::string> stop_strings, nb::handle tokenizer) {
+                         std::vector<std::string> stop_strings, nb::handle tokenizer, nb::handle json_schema,
+                         std::optional<std::string> regex, std::optional<std::string> grammar,
+                         const std::map<int32_t, float>& logit_bias) {
   bool single = false;
   const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
-  GenerateOptions options =
-      to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-                  std::move(stop_tokens), overflow, draft, draft_tokens, no_repeat_ngram, min_new_tokens,
-                  std::move(suppress), first_token, last_token, std::move(stop_strings), tokenizer},
-                 on_token);
+  GenerateOptions options = to_options({max_new_tokens,
+                                        temperature,
+                                        top_k,
+                                        top_p,
+                                        min_p,
+                                        repetition_penalty,
+                                        seed,
+                                        std::move(stop_tokens),
+                                        overflow,
+                                        draft,
+                                        draft_tokens,
+                                        no_repeat_ngram,
+                                        min_new_tokens,
+                                        std::move(suppress),
+                                        first_token,
+                                        last_token,
+                                        std::move(stop_strings),
+                                        tokenizer,
+                                        json_schema,
+                                        std::move(regex),
+                                        std::move(grammar),
+                                        logit_bias},
+                                       on_token);
   if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
   auto result = unlocked([&] { return generate(model, rows, options); });
   return single ? nb::cast(result.at(0)) : nb::cast(result);
+}
+
+// Lists of numbers, and of the likeliest tokens if they are asked for.
+nb::object logprobs_call(const LanguageModel& model, nb::handle prompts, int64_t top) {
+  bool single = false;
+  const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
+  const auto all = unlocked([&] { return prompt_logprobs(model, rows, top); });
+  nb::list chosen, likeliest;
+  for (const std::vector<TokenLogprobs>& row : all) {
+    nb::list numbers, lists;
+    for (const TokenLogprobs& one : row) {
+      numbers.append(one.chosen.logprob);
+      nb::list own;
+      for (const TokenLogprob& token : one.top) own.append(nb::make_tuple(token.token, token.logprob));
+      lists.append(own);
+    }
+    chosen.append(numbers), likeliest.append(lists);
+  }
+  const nb::object first = single ? nb::object(chosen[0]) : nb::object(chosen);
+  const nb::object second = single ? nb::object(likeliest[0]) : nb::object(likeliest);
+  return top > 0 ? nb::object(nb::make_tuple(first, second)) : first;
 }
 
 int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tokens, double temperature,
@@ -154,15 +219,35 @@ int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tok
                     int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
                     int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
                     std::optional<int32_t> first_token, std::optional<int32_t> last_token,
-                    std::vector<std::string> stop_strings, nb::handle tokenizer) {
+                    std::vector<std::string> stop_strings, nb::handle tokenizer, nb::handle json_schema,
+                    std::optional<std::string> regex, std::optional<std::string> grammar,
+                    const std::map<int32_t, float>& logit_bias) {
   bool single = false;
   std::vector<std::vector<int32_t>> rows = to_prompts(prompt, single);
   MH_CHECK(single, ValueError, "Generator.submit: one prompt at a time, got ", rows.size());
-  const GenerateOptions options =
-      to_options({max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-                  std::move(stop_tokens), overflow, draft, draft_tokens, no_repeat_ngram, min_new_tokens,
-                  std::move(suppress), first_token, last_token, std::move(stop_strings), tokenizer},
-                 on_token);
+  const GenerateOptions options = to_options({max_new_tokens,
+                                              temperature,
+                                              top_k,
+                                              top_p,
+                                              min_p,
+                                              repetition_penalty,
+                                              seed,
+                                              std::move(stop_tokens),
+                                              overflow,
+                                              draft,
+                                              draft_tokens,
+                                              no_repeat_ngram,
+                                              min_new_tokens,
+                                              std::move(suppress),
+                                              first_token,
+                                              last_token,
+                                              std::move(stop_strings),
+                                              tokenizer,
+                                              json_schema,
+                                              std::move(regex),
+                                              std::move(grammar),
+                                              logit_bias},
+                                             on_token);
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
 
@@ -187,27 +272,37 @@ nb::dict generation_defaults(const Path& folder) {
 }  // namespace
 
 void bind_generate(nb::class_<LanguageModel>& c) {
-  c.def("generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100,
-        "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0,
-        "seed"_a = 0, "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide",
-        "cache_dtype"_a = nb::none(), "draft"_a = nb::none(), "draft_tokens"_a = 4, "on_token"_a = nb::none(),
-        "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0, "suppress"_a = std::vector<std::vector<int32_t>>(),
-        "first_token"_a = nb::none(), "last_token"_a = nb::none(),
-        "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(),
-        "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
-        "comes and\n"
-        "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
-        "themselves),\n"
-        "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.\n"
-        "cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a "
-        "quarter.\n"
-        "no_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: before them, no "
-        "stop "
-        "token. suppress:\nsequences of tokens that never come. first_token, last_token: the first new token "
-        "and "
-        "that at max_new_tokens.\nstop_strings: a row ends with the token that completes one of them in its "
-        "new "
-        "text, by the `tokenizer`.");
+  c.def(
+      "generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
+      "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
+      "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "cache_dtype"_a = nb::none(),
+      "draft"_a = nb::none(), "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0,
+      "min_new_tokens"_a = 0, "suppress"_a = std::vector<std::vector<int32_t>>(),
+      "first_token"_a = nb::none(), "last_token"_a = nb::none(),
+      "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(), "json_schema"_a = nb::none(),
+      "regex"_a = nb::none(), "grammar"_a = nb::none(), "logit_bias"_a = std::map<int32_t, float>(),
+      "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
+      "comes and\n"
+      "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
+      "themselves),\n"
+      "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.\n"
+      "cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a "
+      "quarter.\n"
+      "no_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: before them, no "
+      "stop "
+      "token. suppress:\nsequences of tokens that never come. first_token, last_token: the first new token "
+      "and "
+      "that at max_new_tokens.\nstop_strings: a row ends with the token that completes one of them in its "
+      "new "
+      "text, by the `tokenizer`.\njson_schema (a dict or JSON text), regex or grammar (GBNF): tokens of the "
+      "`tokenizer` by which the text would not\nfit never come, and stop_tokens only where it may end. "
+      "logit_bias: {token: number}, added to the logits.");
+  c.def(
+      "logprobs", &logprobs_call, "prompts"_a, nb::kw_only(), "top"_a = 0,
+      "The log-probability of every token but the first by those before it, of one text (a list of ints) or "
+      "of "
+      "several.\nWith top > 0 also the likeliest ones in its place: lists of (token, logprob), most probable "
+      "first.");
 }
 
 void bind_generator(nb::module_& m) {
@@ -249,7 +344,8 @@ void bind_generator(nb::module_& m) {
            "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0,
            "suppress"_a = std::vector<std::vector<int32_t>>(), "first_token"_a = nb::none(),
            "last_token"_a = nb::none(), "stop_strings"_a = std::vector<std::string>(),
-           "tokenizer"_a = nb::none(),
+           "tokenizer"_a = nb::none(), "json_schema"_a = nb::none(), "regex"_a = nb::none(),
+           "grammar"_a = nb::none(), "logit_bias"_a = std::map<int32_t, float>(),
            "Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to "
            "end it.")
       .def(

@@ -1,0 +1,245 @@
+// What an answer must be, and the functions that it may call.
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "multihead/core/error.h"
+#include "multihead/serve/dialects/dialects-inl.h"
+
+namespace multihead::serve {
+namespace {
+
+// Errors of a constraint are those of a member of the request.
+template <class Make>
+void set_constraint(GenerationJob& job, const std::string& param, Make make) {
+  job.constraint = [param, make = std::move(make)](const text::Tokenizer& tokenizer) {
+    try {
+      return make(tokenizer);
+    } catch (const ValueError& error) {
+      throw ApiError(400, error.what(), param, "invalid_schema");
+    }
+  };
+}
+
+Json read_function(const Json& tool, const std::string& place, bool is_flat, bool& is_strict) {
+  Fields outer(tool, place + ".");
+  outer.only("type", {Json("function")});
+  outer.required("type");
+  const auto read = [&](Fields& own) {
+    Json function = Json::object({{"name", own.required_text("name")}});
+    if (const std::string text = own.text("description"); !text.empty()) function["description"] = text;
+    const Json* parameters = own.find("parameters");
+    if (parameters != nullptr && !parameters->is_object()) own.refuse("parameters", "a JSON schema");
+    function["parameters"] = parameters == nullptr
+                                 ? Json::object({{"type", "object"}, {"properties", Json::object()}})
+                                 : *parameters;
+    is_strict |= own.boolean("strict", false);
+    return function;
+  };
+  Json function;
+  if (is_flat) {
+    function = read(outer);
+  } else {
+    Fields inner(outer.required("function"), place + ".function.");
+    function = read(inner);
+    inner.finish();
+  }
+  outer.finish();
+  return function;
+}
+
+// The function that tool_choice names, or none.
+std::string named_function(const Json& choice, bool is_flat) {
+  Fields outer(choice, "tool_choice.");
+  outer.only("type", {Json("function")});
+  outer.required("type");
+  std::string name;
+  if (is_flat) {
+    name = outer.required_text("name");
+  } else {
+    Fields inner(outer.required("function"), "tool_choice.function.");
+    name = inner.required_text("name");
+    inner.finish();
+  }
+  outer.finish();
+  return name;
+}
+
+void choose(Fields& fields, bool is_flat, ToolRequest& request) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr || *choice == Json("auto")) return;
+  if (*choice == Json("none")) {
+    request = {};
+  } else if (*choice == Json("required")) {
+    request.must_call = true;
+  } else if (choice->is_object()) {
+    const std::string name = named_function(*choice, is_flat);
+    std::erase_if(request.functions, [&](const Json& function) { return function.at("name") != Json(name); });
+    if (request.functions.empty())
+      throw ApiError(400, concat("tool_choice names ", quote(name), ", which is not among the tools"),
+                     "tool_choice");
+    request.must_call = true;
+  } else {
+    fields.refuse("tool_choice", "none, auto, required or a function");
+  }
+}
+
+}  // namespace
+
+void read_logit_bias(Fields& fields, const Writer& writer, GenerationJob& job) {
+  const Json* given = fields.find("logit_bias");
+  if (given == nullptr) return;
+  if (!given->is_object()) fields.refuse("logit_bias", "an object of tokens and numbers");
+  for (const auto& [key, value] : given->members()) {
+    const std::string_view text = key.view();
+    int32_t token = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), token);
+    const bool is_token = error == std::errc() && end == text.data() + text.size() && token >= 0 &&
+                          token < writer.model.config().vocab_size;
+    if (!is_token || !value.is_number() || !(std::abs(value.as_double()) <= 100)) {
+      throw ApiError(400,
+                     concat("logit_bias must give tokens below ", writer.model.config().vocab_size,
+                            " numbers from -100 to 100, got ", quote(text), ": ", quote(value.dump(), 60)),
+                     "logit_bias");
+    }
+    job.options.logit_bias.emplace_back(token, static_cast<float>(value.as_double()));
+  }
+}
+
+void set_schema(GenerationJob& job, const Json& schema, const std::string& param) {
+  set_constraint(job, param, [schema](const text::Tokenizer& tokenizer) {
+    return Constraint::json_schema(tokenizer, schema);
+  });
+}
+
+void read_response_format(Fields& fields, GenerationJob& job) {
+  const Json* given = fields.find("response_format");
+  if (given == nullptr) return;
+  Fields own(*given, "response_format.");
+  const std::string type = own.required_text("type");
+  if (type == "json_object") {
+    set_schema(job, Json::object({{"type", "object"}}), "response_format");
+  } else if (type == "json_schema") {
+    Fields inner(own.required("json_schema"), "response_format.json_schema.");
+    inner.ignore({"name", "description"});
+    inner.boolean("strict", true);  // it always is
+    set_schema(job, inner.required("schema"), "response_format.json_schema.schema");
+    inner.finish();
+  } else if (type == "regex") {
+    set_constraint(job, "response_format.regex",
+                   [pattern = own.required_text("regex")](const text::Tokenizer& tokenizer) {
+                     return Constraint::regex(tokenizer, pattern);
+                   });
+  } else if (type == "grammar") {
+    set_constraint(job, "response_format.grammar",
+                   [source = own.required_text("grammar")](const text::Tokenizer& tokenizer) {
+                     return Constraint::grammar(tokenizer, source);
+                   });
+  } else if (type != "text") {
+    own.refuse("type", "text, json_object, json_schema, regex or grammar");
+  }
+  own.finish();
+}
+
+ToolRequest read_tools(Fields& fields, const ServedModel& model, bool is_flat) {
+  constexpr size_t kMostTools = 128;
+  ToolRequest request;
+  fields.boolean("parallel_tool_calls", true);
+  const Json* given = fields.find("tools");
+  if (given == nullptr || (given->is_array() && given->size() == 0)) {
+    fields.only("tool_choice", {Json("none"), Json("auto")});
+    return request;
+  }
+  if (!given->is_array() || given->size() > kMostTools)
+    throw ApiError(400, concat("tools must be an array of at most ", kMostTools, " functions"), "tools");
+  for (size_t i = 0; i < given->size(); ++i) {
+    request.functions.push_back(
+        read_function(given->at(i), concat("tools[", i, "]"), is_flat, request.is_strict));
+    for (size_t j = 0; j < i; ++j) {
+      if (request.functions[j].at("name") == request.functions[i].at("name"))
+        throw ApiError(400, concat("tools has two functions ", request.functions[i].at("name").dump()),
+                       "tools");
+    }
+    request.tools.push_back(Json::object({{"type", "function"}, {"function", request.functions.back()}}));
+  }
+  request.style = text::tool_style(model.chat_template);
+  if (!request.style) {
+    throw ApiError(400,
+                   concat("the chat template of ", quote(model.model.name),
+                          " writes calls in a form that is not known; leave out tools"),
+                   "tools");
+  }
+  choose(fields, is_flat, request);
+  return request;
+}
+
+Json read_tool_calls(const Json& calls, const std::string& place) {
+  if (!calls.is_array() || calls.size() == 0)
+    throw ApiError(400, concat(place, " must be an array of calls"), place);
+  Json list = Json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string at = concat(place, "[", i, "]");
+    Fields call(calls.at(i), at + ".");
+    call.only("type", {Json("function")});
+    call.ignore({"index"});
+    const std::string id = call.text("id");
+    Fields function(call.required("function"), at + ".function.");
+    const std::string name = function.required_text("name");
+    const Json& arguments = function.required("arguments");
+    Json parsed = arguments;
+    if (arguments.is_string()) {
+      try {
+        parsed = Json::parse(arguments.as_string(), at + ".function.arguments");
+      } catch (const FormatError& error) {
+        throw ApiError(400, error.what(), at + ".function.arguments");
+      }
+    }
+    if (!parsed.is_object()) function.refuse("arguments", "the JSON text of an object");
+    function.ignore({"index"});
+    function.finish();
+    call.finish();
+    list.push_back(Json::object({{"id", id},
+                                 {"type", "function"},
+                                 {"function", Json::object({{"name", name}, {"arguments", parsed}})}}));
+  }
+  return list;
+}
+
+void set_chat(const ServedModel& model, Json messages, Json variables, ToolRequest tools,
+              GenerationJob& job) {
+  std::string prefix;
+  const bool has_calls = std::any_of(messages.items().begin(), messages.items().end(),
+                                     [](const Json& message) { return message.contains("tool_calls"); });
+  const std::optional<text::ToolStyle> style =
+      tools.style ? tools.style : text::tool_style(model.chat_template);
+  if (style && (tools.style || has_calls)) messages = text::tool_messages(*style, messages, tools.tools);
+  if (tools.style) {
+    if (*tools.style != text::ToolStyle::list) variables["tools"] = tools.tools;
+    if (tools.must_call || tools.is_strict) {
+      if (job.constraint)
+        throw ApiError(400, "response_format cannot be combined with tools that must be called or are strict",
+                       "response_format");
+      const auto make = tools.must_call ? text::call_language : text::text_or_call_language;
+      set_constraint(job, "tools",
+                     [make, style = *tools.style, list = tools.functions](const text::Tokenizer& t) {
+                       return Constraint(t, make(style, list));
+                     });
+    }
+    if (tools.must_call) prefix = text::call_prefix(*tools.style);
+    if (*tools.style == text::ToolStyle::mistral) job.decode.skip_special = false;
+  }
+  job.prompts = [&model, prefix, messages = std::make_shared<Json>(std::move(messages)),
+                 variables = std::make_shared<Json>(std::move(variables))] {
+    const text::Tokenizer& tokenizer = model.writer().tokenizer;
+    try {
+      const std::string prompt = tokenizer.apply_chat_template(*messages, true, *variables) + prefix;
+      return std::vector<TokenIds>{tokenizer.encode(prompt, {.parse_special = true, .add_template = false})};
+    } catch (const ValueError& error) {  // the template's own, such as of roles that must alternate
+      throw ApiError(400, error.what(), "messages");
+    } catch (const FormatError& error) {
+      throw ApiError(400, error.what(), "messages");
+    }
+  };
+}
+
+}  // namespace multihead::serve
