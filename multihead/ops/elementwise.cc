@@ -3,6 +3,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise/elementwise.h"
 #include "multihead/kernels/reduce/sum.h"
+#include "multihead/ops/binary-inl.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/narrow-inl.h"
 
@@ -57,16 +58,6 @@ Tensor apply(Binary op, const Tensor& left, const Tensor& right) {
     kernels::binary(op, a.data<T>(), b.data<T>(), y.data<T>(), layout);
   });
   return y;
-}
-
-Tensor checked_apply(const char* who, Binary op, const Tensor& a, const Tensor& b) {
-  detail::check_real_or_bf16(who, "a", a);
-  check_same_dtype(who, "b", b, a);
-  try {
-    return apply(op, a, b);
-  } catch (const ShapeError&) {
-    throw ShapeError(concat(who, ": a ", a.shape(), " and b ", b.shape(), " do not broadcast"));
-  }
 }
 
 using BinaryOp = Tensor (*)(const Tensor&, const Tensor&);
@@ -128,9 +119,19 @@ Tensor total(const char* who, const Tensor& input, double factor) {
 
 }  // namespace
 
+Tensor detail::binary(const char* who, Binary op, const Tensor& a, const Tensor& b) {
+  check_real_or_bf16(who, "a", a);
+  check_same_dtype(who, "b", b, a);
+  try {
+    return apply(op, a, b);
+  } catch (const ShapeError&) {
+    throw ShapeError(concat(who, ": a ", a.shape(), " and b ", b.shape(), " do not broadcast"));
+  }
+}
+
 Tensor add(const Tensor& a, const Tensor& b) {
   if (must_widen(a, b)) return on_widened(add, a, b);
-  return record({a, b}, checked_apply("add", Binary::add, a, b),
+  return record({a, b}, detail::binary("add", Binary::add, a, b),
                 [sa = a.shape(), sb = b.shape()](const Tensor& dy) -> Gradients {
                   return {sum_to(dy, sa), sum_to(dy, sb)};
                 });
@@ -138,7 +139,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 
 Tensor sub(const Tensor& a, const Tensor& b) {
   if (must_widen(a, b)) return on_widened(sub, a, b);
-  return record({a, b}, checked_apply("sub", Binary::sub, a, b),
+  return record({a, b}, detail::binary("sub", Binary::sub, a, b),
                 [sa = a.shape(), sb = b.shape(), need_b = b.requires_grad()](const Tensor& dy) -> Gradients {
                   return {sum_to(dy, sa), need_b ? neg(sum_to(dy, sb)) : Tensor()};
                 });
@@ -146,7 +147,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 
 Tensor mul(const Tensor& a, const Tensor& b) {
   if (must_widen(a, b)) return on_widened(mul, a, b);
-  const Tensor y = checked_apply("mul", Binary::mul, a, b);
+  const Tensor y = detail::binary("mul", Binary::mul, a, b);
   const bool need_a = a.requires_grad(), need_b = b.requires_grad();
   return record({a, b}, y, [a = a.detach(), b = b.detach(), need_a, need_b](const Tensor& dy) -> Gradients {
     return {need_a ? sum_to(apply(Binary::mul, dy, widened(b)), a.shape()) : Tensor(),
@@ -156,7 +157,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 
 Tensor div(const Tensor& a, const Tensor& b) {
   if (is_narrow(a) || is_narrow(b)) return on_widened(div, a, b);  // whose gradient takes y
-  const Tensor y = checked_apply("div", Binary::div, a, b);
+  const Tensor y = detail::binary("div", Binary::div, a, b);
   const bool need_b = b.requires_grad();
   return record(
       {a, b}, y, [sa = a.shape(), b = b.detach(), y = y.detach(), need_b](const Tensor& dy) -> Gradients {

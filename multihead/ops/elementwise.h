@@ -25,6 +25,9 @@ Tensor sqrt(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor square(const Tensor& x);
+Tensor abs(const Tensor& x);          ///< gradient at 0: 0
+Tensor softplus(const Tensor& x);     ///< log(1 + e^x)
+Tensor log_sigmoid(const Tensor& x);  ///< log(1 / (1 + e^-x)), where log(sigmoid(x)) would be -inf
 
 /// mask ? a : b. `mask` is bool; all three broadcast together. Gradient: a, b.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "multihead/autograd/tape.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/ops/shape.h"
@@ -43,6 +45,24 @@ TEST(ElementwiseOpsTest, SumsAndMeans) {
   EXPECT_THAT(sum_to(x, {1, 3}), SameBits(Tensor::of<float>({1, 3}, {5, 7, 9})));
   EXPECT_THAT(sum_to(x, {}), SameBits(Tensor::full({}, 21)));
   EXPECT_THAT(sum(Tensor::zeros({3, 0}), 1), SameBits(Tensor::zeros({3})));
+}
+
+TEST(ElementwiseOpsTest, LogSigmoidAndSoftplusNeitherOverflowNorVanish) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    const Tensor x = Tensor::of<double>({5}, {-200, -40, 0, 40, 200}).to(dtype).set_requires_grad();
+    Tape tape;
+    const Tensor y = log_sigmoid(x);
+    EXPECT_NEAR(y.at({0}), -200, 1e-5);
+    EXPECT_NEAR(y.at({2}), -std::log(2.0), 1e-7);
+    EXPECT_NEAR(y.at({3}) / -std::exp(-40.0), 1, 1e-6);
+    EXPECT_NEAR(softplus(x).at({1}) / std::exp(-40.0), 1, 1e-6);
+    EXPECT_EQ(softplus(x).at({4}), 200);
+    EXPECT_EQ(abs(x).at({0}), 200);
+    tape.backward(sum(add(y, abs(x))));
+    const Tensor d = x.grad().to(Dtype::f64);
+    const double expected[] = {1 - 1, 1 - 1, 0.5, 1, 1};
+    for (int i = 0; i < 5; ++i) EXPECT_NEAR(d.at({i}), expected[i], 1e-7) << i;
+  }
 }
 
 TEST(ElementwiseOpsTest, WhereNeverReadsWhatItDrops) {

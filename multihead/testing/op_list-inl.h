@@ -45,5 +45,7 @@ class List {
 
 /// Everything of ops/attention.
 void add_attention_cases(List& list);
+/// Everything of ops/array, and linear attention.
+void add_array_cases(List& list);
 
 }  // namespace multihead::testing

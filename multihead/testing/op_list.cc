@@ -355,6 +355,7 @@ std::vector<OpCase> op_cases() {
   row_cases(list);
   loss_cases(list);
   add_attention_cases(list);
+  add_array_cases(list);
   empty_cases(list);
   return std::move(list.cases);
 }

@@ -421,6 +421,9 @@ class autocast:
 
     def __exit__(self, *args: Any) -> None: ...
 
+def custom_op(inputs: Sequence[Tensor], forward: ArrayLike, backward: ArrayLike) -> list[Tensor]:
+    """The results of one call of an operation that multihead.custom_op made."""
+
 def relu(x: ArrayLike) -> Tensor:
     """max(x, 0)"""
 
@@ -453,6 +456,15 @@ def sigmoid(x: ArrayLike) -> Tensor:
 
 def square(x: ArrayLike) -> Tensor:
     """x * x"""
+
+def abs(x: ArrayLike) -> Tensor:
+    """|x|; its derivative at 0 is 0"""
+
+def softplus(x: ArrayLike) -> Tensor:
+    """log(1 + e^x)"""
+
+def log_sigmoid(x: ArrayLike) -> Tensor:
+    """log(1 / (1 + e^-x)), without overflow"""
 
 def add(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a + b; shapes broadcast as in NumPy"""
@@ -612,6 +624,109 @@ def rotary_table(length: int, rotary_dim: int, starts: ArrayLike = 0, base: floa
 
 def rotary(x: ArrayLike, table: RotaryTable, heads: int = -1) -> Tensor:
     """Rotates the first R dimensions of x [B, T, N, D]."""
+
+def equal(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a == b, element by element; shapes broadcast."""
+
+def not_equal(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a != b, element by element; shapes broadcast."""
+
+def less(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a < b, element by element; shapes broadcast."""
+
+def less_equal(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a <= b, element by element; shapes broadcast."""
+
+def greater(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a > b, element by element; shapes broadcast."""
+
+def greater_equal(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a >= b, element by element; shapes broadcast."""
+
+def maximum(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """
+    The larger of a and b; NaN if one is. Equal ones get half of the gradient each.
+    """
+
+def minimum(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """
+    The smaller of a and b; NaN if one is. Equal ones get half of the gradient each.
+    """
+
+def pow(a: ArrayLike, b: ArrayLike) -> Tensor:
+    """a to the power b; shapes broadcast."""
+
+def clamp(x: ArrayLike, low: float | None = None, high: float | None = None) -> Tensor:
+    """
+    x, but not below low nor above high; the gradient passes where x is within.
+    """
+
+def sort(x: ArrayLike, axis: int = -1, *, descending: bool = False) -> Tensor:
+    """In order along an axis; NaN counts as the largest number."""
+
+def argsort(x: ArrayLike, axis: int = -1, *, descending: bool = False) -> Tensor:
+    """The places of the elements in order; equal ones keep theirs."""
+
+def topk(x: ArrayLike, count: int, axis: int = -1, *, largest: bool = True) -> tuple[Any, ...]:
+    """The largest elements along an axis, in order, and their places."""
+
+def take(x: ArrayLike, indices: ArrayLike, axis: int) -> Tensor:
+    """x[..., indices, ...]: the axis is replaced by those of indices."""
+
+def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int) -> Tensor:
+    """
+    y[..., j, ...] = x[..., indices[..., j, ...], ...] along the axis; the others broadcast.
+    """
+
+def nonzero(mask: ArrayLike) -> tuple[Any, ...]:
+    """The places of the true elements of a bool tensor: one tensor per axis."""
+
+def cumsum(x: ArrayLike, axis: int, *, reverse: bool = False) -> Tensor:
+    """
+    Running sums along an axis, from its beginning or, reversed, from its end.
+    """
+
+def pad(x: ArrayLike, axis: int, before: int = 0, after: int = 0, *, value: float = 0.0) -> Tensor:
+    """Elements of a value at the ends of an axis."""
+
+def shift(x: ArrayLike, count: int, axis: int, *, value: float = 0.0) -> Tensor:
+    """
+    y[i + count] = x[i] along an axis; what leaves is lost, the value comes in.
+    """
+
+def roll(x: ArrayLike, count: int, axis: int) -> Tensor:
+    """
+    y[i + count] = x[i] along an axis; what leaves comes in at the other end.
+    """
+
+def conv1d(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1) -> Tensor:
+    """
+    Cross-correlation of x [B, C, T] with weight [O, C / groups, K] -> [B, O, T'].
+    """
+
+def solve_triangular(a: ArrayLike, b: ArrayLike, *, lower: bool = True, transposed: bool = False, unit: bool = False) -> Tensor:
+    """
+    x with a @ x = b, of which one triangle is read: a [..., n, n], b [..., n, m]. transposed: of its transpose; unit: the
+    diagonal counts as 1.
+    """
+
+def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, log_decay: ArrayLike | None = None, beta: ArrayLike | None = None, rule: str = 'retention', scale: float | None = None, chunk: int = 64, state: ArrayLike | None = None, lengths: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
+    """
+    (out, state) of linear attention with a state S [D, Dv] per head, causal: out_t = scale * S_t^T q_t, where for a token's
+    key k and value v
+
+      rule='retention'    S = exp(log_decay) S + k v^T; without log_decay plain linear attention
+      rule='delta'        S = S + beta k (v - S^T k)^T
+      rule='gated_delta'  the delta rule on exp(log_decay) S
+
+    Shapes    q [B, H, T, D], k [B, Hkv, T, D], v [B, Hkv, T, Dv] -> [B, H, T, Dv]; log_decay [B, Hkv, T], or
+              [B, Hkv, T, D] for each row of S; beta [B, Hkv, T], default 1; state [B, Hkv, D, Dv]
+    state     that after the tokens before, which the call before returned
+    lengths   [B] tokens per sequence: outputs past them are 0, the state is that after them
+    chunk     tokens from one state that the backward keeps to the next
+
+    The bits are the same for any chunk, batch, number of threads, and split of a sequence into calls.
+    """
 
 def activate(x: ArrayLike, activation: str) -> Tensor:
     """Elementwise 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu'."""

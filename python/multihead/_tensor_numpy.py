@@ -29,6 +29,9 @@ _FUNCTIONS = {
     np.sqrt: _core.sqrt,
     np.tanh: _core.tanh,
     np.square: _core.square,
+    np.absolute: _core.abs,
+    np.maximum: _core.maximum,
+    np.minimum: _core.minimum,
 }
 
 
@@ -67,7 +70,7 @@ def _array_ufunc(self, ufunc, method, *inputs, **keywords):
     if method != "__call__" or keywords:
         _refuse(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
     if ufunc in _FUNCTIONS:
-        return _FUNCTIONS[ufunc](inputs[0])
+        return _FUNCTIONS[ufunc](*inputs)
     if ufunc not in _OPERATORS:
         _refuse(ufunc.__name__)
     left, right = _OPERATORS[ufunc]

@@ -1,4 +1,4 @@
-"""ONNX operators on NumPy arrays: Attention (opsets 23 to 25), RotaryEmbedding and RMSNormalization (23).
+"""ONNX operators on NumPy arrays: Attention (opsets 23 to 25), RotaryEmbedding, RMSNormalization (23), LinearAttention.
 
 A reference for testing ONNX runtimes: the semantics of ONNX 1.23, computed in float32 for 16-bit inputs.
 """
@@ -238,4 +238,49 @@ def rms_normalization(X: ArrayLike, scale: Any, *, axis: int = -1, epsilon: floa
     return normed.astype(X.dtype) * scale
 
 
-__all__ = ["onnx_attention", "rms_normalization", "rotary_embedding"]
+def onnx_linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    past_state: ArrayLike | None = None,
+    decay: Any = None,
+    beta: Any = None,
+    *,
+    q_num_heads: int,
+    kv_num_heads: int,
+    update_rule: str = "gated_delta",
+    scale: float = 0.0,
+    chunk_size: int = 64,
+) -> tuple[Any, Any]:
+    """The ONNX LinearAttention operator: (output, present_state) of linear_attention() on arrays [B, T, heads * D]."""
+    rules = {"linear": "retention", "gated": "retention", "delta": "delta", "gated_delta": "gated_delta"}
+    if update_rule not in rules:
+        raise ValueError(f"onnx_linear_attention: update_rule must be one of {', '.join(rules)}, got '{update_rule}'")
+    for name, given, wanted in (("decay", decay, "gated" in update_rule), ("beta", beta, "delta" in update_rule)):
+        if (given is not None) != wanted:
+            raise ValueError(f"onnx_linear_attention: '{update_rule}' {'needs' if wanted else 'has no'} {name}")
+    arrays = [_check(name, x, (3,)) for name, x in (("query", query), ("key", key), ("value", value))]
+    if arrays[0].dtype == np.float64:
+        raise TypeError("onnx_linear_attention: ONNX has no float64 here; use linear_attention")
+    q, k, v = (_wide(_split("heads", x, n)) for x, n in zip(arrays, (q_num_heads, kv_num_heads, kv_num_heads)))
+    if decay is not None:
+        decay = _wide(_split("decay", _check("decay", decay, (3,)), kv_num_heads))
+        decay = decay[..., 0] if decay.shape[-1] == 1 and k.shape[-1] != 1 else decay
+    if beta is not None:
+        beta = np.broadcast_to(_wide(_check("beta", beta, (3,))).transpose(0, 2, 1), k.shape[:3])
+    state = None if past_state is None else _wide(_check("past_state", past_state, (4,)))
+    out, present = _core.linear_attention(
+        *map(np.ascontiguousarray, (q, k, v)),
+        log_decay=None if decay is None else np.ascontiguousarray(decay),
+        beta=None if beta is None else np.ascontiguousarray(beta),
+        rule=rules[update_rule],
+        scale=scale or None,
+        chunk=chunk_size or 64,
+        state=state,
+    )
+    dtype = arrays[0].dtype
+    output = out.numpy().transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[2], -1).astype(dtype)
+    return output, present.numpy().astype(dtype if past_state is None else np.asarray(past_state).dtype)
+
+
+__all__ = ["onnx_attention", "onnx_linear_attention", "rms_normalization", "rotary_embedding"]

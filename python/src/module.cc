@@ -1,6 +1,8 @@
 // The extension module multihead._core: thin wrappers, one unit per folder of the library.
 #include "python/src/bindings.h"
 
+#include "python/src/tensor/bindings.h"
+
 NB_MODULE(_core, m) {
   // Its types and exceptions are one set for the process: a second interpreter would take them from the
   // first.
@@ -12,7 +14,9 @@ NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);  // PyTorch's graph may hold calls when the interpreter ends
   bind_core(m);
   bind_tensor(m);
+  bind_custom_op(m);
   bind_ops(m);
+  bind_array_ops(m);
   bind_fused_ops(m);
   bind_masks(m);
   bind_attention(m);

@@ -52,7 +52,7 @@ LEAVES = (
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
 CASTS = "int long short char byte bool float half double bfloat16".split()
 FUNCTIONS = "tanh sigmoid sin cos erf floor ceil round trunc abs sign neg square exp2 tan relu".split()
-ACTIVATIONS = "silu gelu softplus elu leaky_relu relu sigmoid tanh".split()
+ACTIVATIONS = "silu gelu softplus logsigmoid elu leaky_relu relu sigmoid tanh".split()
 
 
 class Expressions:

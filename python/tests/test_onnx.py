@@ -15,7 +15,7 @@ def collect():
         return CASES
     from onnx.backend.test.case.node import collect_testcases
 
-    for operator in ("Attention", "RotaryEmbedding", "RMSNormalization"):
+    for operator in ("Attention", "RotaryEmbedding", "RMSNormalization", "LinearAttention"):
         for case in collect_testcases(operator):
             node = case.model.graph.node
             if len(node) != 1 or node[0].op_type != operator:  # expanded function bodies
@@ -42,6 +42,10 @@ def run(node, inputs, opset):
         return [r for r, given in zip(results, node.output) if given]
     if node.op_type == "RotaryEmbedding":
         return [mh.rotary_embedding(**named(node, inputs, ["X", "cos_cache", "sin_cache", "position_ids"]), **options)]
+    if node.op_type == "LinearAttention":
+        names = ["query", "key", "value", "past_state", "decay", "beta"]
+        options = {name: x.decode() if isinstance(x, bytes) else x for name, x in options.items()}
+        return list(mh.onnx_linear_attention(**named(node, inputs, names), **options))
     return [mh.rms_normalization(**named(node, inputs, ["X", "scale"]), **options)]
 
 

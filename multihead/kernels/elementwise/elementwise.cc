@@ -61,6 +61,24 @@ struct Over {
     return a / b;
   }
 };
+struct Larger {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+struct Smaller {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+struct Power {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(std::pow(static_cast<double>(a), static_cast<double>(b)));
+  }
+};
 
 template <class F>
 void dispatch_binary(Binary op, const F& f) {
@@ -73,6 +91,12 @@ void dispatch_binary(Binary op, const F& f) {
       return f(Times());
     case Binary::div:
       return f(Over());
+    case Binary::maximum:
+      return f(Larger());
+    case Binary::minimum:
+      return f(Smaller());
+    case Binary::pow:
+      return f(Power());
   }
 }
 
@@ -106,10 +130,24 @@ HWY_INLINE Pack Apply(Plus, Pack a, Pack b) { return Add(a, b); }
 HWY_INLINE Pack Apply(Minus, Pack a, Pack b) { return Sub(a, b); }
 HWY_INLINE Pack Apply(Times, Pack a, Pack b) { return Mul(a, b); }
 HWY_INLINE Pack Apply(Over, Pack a, Pack b) { return Div(a, b); }
+struct LargerOp {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const {
+    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
+  }
+};
+struct SmallerOp {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const {
+    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+  }
+};
+HWY_INLINE Pack Apply(Larger, Pack a, Pack b) { return Map(LargerOp(), a, b); }
+HWY_INLINE Pack Apply(Smaller, Pack a, Pack b) { return Map(SmallerOp(), a, b); }
 
 template <class Op, class T>
 HWY_INLINE void BinaryRow(Op op, const BinaryArgs<T>& r) {
-  if (r.step_a == 1 && r.step_b == 1) {
+  if constexpr (std::is_same_v<Op, Power>) {
+    binary_row_plain(r, op);
+  } else if (r.step_a == 1 && r.step_b == 1) {
     ForPacks(r.count, [&](int64_t i, auto at)
                           HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), at.Load(r.b + i)), r.y + i); });
   } else if (r.step_a == 1 && r.step_b == 0) {
@@ -145,6 +183,26 @@ struct TanhOp {
 };
 struct SigmoidOp {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return Sigmoid(Floats(), x); }
+};
+
+// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|). With u = 1 + e, rounded, ln(u)·e / (u - 1) has the relative precision
+// that ln(u) lacks for a small e (Kahan).
+struct SoftplusOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const {
+    const Floats d;
+    const FloatVec one = hn::Set(d, 1.0f), e = ExpNonPositive(d, hn::Or(x, hn::Set(d, -0.0f)));
+    const FloatVec u = hn::Add(one, e), tail = hn::Div(hn::Mul(Log(d, u), e), hn::Sub(u, one));
+    return hn::Add(AtLeast(d, x, 0.0f), hn::IfThenElse(hn::Eq(u, one), e, tail));
+  }
+};
+struct AbsOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Abs(x); }
+};
+struct SignOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const {
+    const FloatVec one = hn::Set(Floats(), 1.0f);
+    return hn::IfThenElseZero(hn::Gt(hn::Abs(x), hn::Zero(Floats())), hn::CopySign(one, x));
+  }
 };
 
 template <class F>
@@ -247,6 +305,8 @@ void binary_by(Rows rows, Binary op, const T* a, const T* b, T* y, const Broadca
   const auto run = [&](const BinaryArgs<T>& r) { rows(op, r); };
   if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
 }
+
+double softplus64(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 
 double value_of(Unary op, double x) {
   switch (op) {

@@ -9,7 +9,8 @@
 
 namespace multihead::kernels {
 
-enum class Binary { add, sub, mul, div };
+/// maximum and minimum: NaN if one is. pow: by f64, one at a time.
+enum class Binary { add, sub, mul, div, maximum, minimum, pow };
 
 /// Operands walked with strides in elements (0 broadcasts); the result is contiguous.
 struct BroadcastLayout {

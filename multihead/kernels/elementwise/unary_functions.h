@@ -19,5 +19,8 @@
   X(sqrt,    true,  Sqrt(v),              Div(Mul(d, Set(0.5f)), s),       std::sqrt(x),           0.5 / s,     "Square root") \
   X(tanh,    true,  Map(TanhOp(), v),     Mul(d, NegMulAdd(s, s, Set(1))), std::tanh(x),           1 - s * s,   "Hyperbolic tangent") \
   X(sigmoid, true,  Map(SigmoidOp(), v),  Mul(d, NegMulAdd(s, s, s)),      1 / (1 + std::exp(-x)), s * (1 - s), "1 / (1 + e^-x)") \
-  X(square,  false, Mul(v, v),            Mul(d, Add(s, s)),               x * x,                  2 * s,       "x * x")
+  X(square,  false, Mul(v, v),            Mul(d, Add(s, s)),               x * x,                  2 * s,       "x * x") \
+  X(abs,         false, Map(AbsOp(), v),           Mul(d, Map(SignOp(), s)),          std::abs(x),            static_cast<double>((s > 0) - (s < 0)), "|x|; its derivative at 0 is 0") \
+  X(softplus,    false, Map(SoftplusOp(), v),      Mul(d, Map(SigmoidOp(), s)),       softplus64(x),          1 / (1 + std::exp(-s)), "log(1 + e^x)") \
+  X(log_sigmoid, false, Neg(Map(SoftplusOp(), Neg(v))), Mul(d, Map(SigmoidOp(), Neg(s))), -softplus64(-x),    1 / (1 + std::exp(s)),  "log(1 / (1 + e^-x)), without overflow")
 // clang-format on

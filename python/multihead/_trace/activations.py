@@ -59,6 +59,11 @@ def _softplus(graph, x, beta=1, threshold=20):
     return where(graph, linear, x, calm.exp().log1p() / float(beta))
 
 
+@_activation("log_sigmoid")
+def _log_sigmoid(graph, x):
+    return x.minimum(0.0) - (-x.abs()).exp().log1p()
+
+
 @_activation("elu")
 def _elu(graph, x, alpha=1.0):
     negative = x <= 0.0
@@ -76,6 +81,8 @@ TABLE = {
     "silu": _silu,
     "gelu": _gelu,
     "softplus": _softplus,
+    "log_sigmoid": _log_sigmoid,
+    "logsigmoid": _log_sigmoid,
     "elu": _elu,
     "leaky_relu": _leaky_relu,
 }

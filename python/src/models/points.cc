@@ -14,6 +14,7 @@
 #include "python/src/bindings.h"
 #include "python/src/gil.h"
 #include "python/src/modules.h"
+#include "python/src/shared_object.h"
 
 namespace multihead::python {
 namespace {
@@ -51,14 +52,6 @@ nn::PointPart part_of(nb::handle heads, nb::handle rows) {
   if (!heads.is_none()) part.heads = to_integers(heads, {"Points", "heads"});
   if (!rows.is_none()) part.rows = to_integers(rows, {"Points", "rows"});
   return part;
-}
-
-// A Python function, freed with the interpreter's lock.
-std::shared_ptr<nb::object> shared(nb::object function) {
-  return {new nb::object(std::move(function)), [](nb::object* held) {
-            const Locked locked;
-            delete held;
-          }};
 }
 
 nn::Points::Edit edit_by(const nb::object& function) {
