@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The documentation as a site that works offline: build/site/index.html.
 #   scripts/docs.sh    guide, lessons with their stored outputs, Python reference (MkDocs, from PyPI) and C++ reference (Doxygen)
-# Where the program has been built, docs/commands.md is compared with its help.
+# Where the program has been built, docs/commands.md is compared with its help; docs/variants.md with the gallery.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,7 @@ if [[ ! -x $environment/bin/mkdocs ]]; then
   "$environment/bin/pip" install --quiet mkdocs mkdocs-material mkdocs-jupyter latex2mathml 'mkdocstrings[python]'
 fi
 if compgen -G 'build/*/multihead' >/dev/null; then tools/command_page.py --check; fi
+tools/variants_page.py --check
 "$environment/bin/mkdocs" build --strict --quiet
 
 if command -v doxygen >/dev/null; then
