@@ -52,6 +52,8 @@ const Subjects& subjects_of_kernels() {
                                 {"peak", {"cpu", "amx"}},
                                 {"reduce", {"cpu", "simd"}},
                                 {"elementwise", {"simd", "reduce"}},
+                                {"array", {}},
+                                {"recurrence", {}},
                                 {"matmul", {"cpu", "simd", "amx", "elementwise"}},
                                 {"quantized", {"cpu", "simd", "amx", "elementwise", "matmul"}},
                                 {"attention", {"cpu", "simd", "amx", "reduce", "matmul"}}};

@@ -13,34 +13,37 @@
 namespace multihead {
 namespace {
 
-constexpr const char* kWho = "linear_attention";
+constexpr const char* kLinearAttention = "linear_attention";
 
 using kernels::LinearAttentionSizes;
 using Options = LinearAttentionOptions;
 
 void check_option(const char* name, const Tensor& x, const Tensor& q, const Shape& shape) {
   if (!x.defined()) return;
-  MH_CHECK(x.shape() == shape, ShapeError, kWho, ": ", name, " must be ", shape, ", got ", x.shape());
-  MH_CHECK(x.dtype() == q.dtype(), DtypeError, kWho, ": ", name, " must be ", q.dtype(), " like q, got ",
-           x.dtype());
+  MH_CHECK(x.shape() == shape, ShapeError, kLinearAttention, ": ", name, " must be ", shape, ", got ",
+           x.shape());
+  MH_CHECK(x.dtype() == q.dtype(), DtypeError, kLinearAttention, ": ", name, " must be ", q.dtype(),
+           " like q, got ", x.dtype());
 }
 
 LinearAttentionSizes checked_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const Options& o) {
-  MH_CHECK(q.rank() == 4 && k.rank() == 4 && v.rank() == 4, ShapeError, kWho,
+  MH_CHECK(q.rank() == 4 && k.rank() == 4 && v.rank() == 4, ShapeError, kLinearAttention,
            ": q must be [B, H, T, D], k [B, Hkv, T, D] and v [B, Hkv, T, Dv], got ", q.shape(), ", ",
            k.shape(), " and ", v.shape());
   const Shape keys = {q.size(0), k.size(1), q.size(2), q.size(3)};
-  MH_CHECK(k.shape() == keys && v.shape() == Shape({keys[0], keys[1], keys[2], v.size(3)}), ShapeError, kWho,
-           ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(), " do not fit each other");
-  MH_CHECK(keys[1] > 0 && q.size(1) % keys[1] == 0, ShapeError, kWho, ": ", q.size(1),
+  MH_CHECK(k.shape() == keys && v.shape() == Shape({keys[0], keys[1], keys[2], v.size(3)}), ShapeError,
+           kLinearAttention, ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
+           " do not fit each other");
+  MH_CHECK(keys[1] > 0 && q.size(1) % keys[1] == 0, ShapeError, kLinearAttention, ": ", q.size(1),
            " heads of queries cannot share ", keys[1], " of keys; repeat q and k if v has more heads");
   const bool is_delta = o.rule != LinearRule::retention;
-  MH_CHECK(is_delta || !o.beta.defined(), ValueError, kWho, ": retention has no beta; scale v, or use delta");
-  MH_CHECK(o.rule != LinearRule::delta || !o.log_decay.defined(), ValueError, kWho,
+  MH_CHECK(is_delta || !o.beta.defined(), ValueError, kLinearAttention,
+           ": retention has no beta; scale v, or use delta");
+  MH_CHECK(o.rule != LinearRule::delta || !o.log_decay.defined(), ValueError, kLinearAttention,
            ": delta has no log_decay; use gated_delta");
-  MH_CHECK(o.rule != LinearRule::gated_delta || o.log_decay.defined(), ValueError, kWho,
+  MH_CHECK(o.rule != LinearRule::gated_delta || o.log_decay.defined(), ValueError, kLinearAttention,
            ": gated_delta needs log_decay; use delta");
-  MH_CHECK(o.chunk >= 1, ValueError, kWho, ": chunk must be at least 1, got ", o.chunk);
+  MH_CHECK(o.chunk >= 1, ValueError, kLinearAttention, ": chunk must be at least 1, got ", o.chunk);
   const Shape tokens = keys.erased(3);
   const bool per_row = o.log_decay.defined() && o.log_decay.rank() == 4;
   check_option("log_decay", o.log_decay, q, per_row ? keys : tokens);
@@ -64,11 +67,12 @@ LinearAttentionSizes checked_sizes(const Tensor& q, const Tensor& k, const Tenso
 Tensor checked_lengths(const Tensor& given, const LinearAttentionSizes& s) {
   if (!given.defined()) return given;
   MH_CHECK(given.shape() == Shape({s.batch}) && (given.dtype() == Dtype::i64 || given.dtype() == Dtype::i32),
-           ShapeError, kWho, ": lengths must be i64 [", s.batch, "], got ", given.dtype(), " ",
+           ShapeError, kLinearAttention, ": lengths must be i64 [", s.batch, "], got ", given.dtype(), " ",
            given.shape());
   const Tensor lengths = given.to(Dtype::i64).contiguous();
   for (const int64_t n : lengths.span<int64_t>()) {
-    MH_CHECK(n >= 0 && n <= s.length, ValueError, kWho, ": lengths must be 0 to ", s.length, ", got ", n);
+    MH_CHECK(n >= 0 && n <= s.length, ValueError, kLinearAttention, ": lengths must be 0 to ", s.length,
+             ", got ", n);
   }
   return lengths;
 }
@@ -124,9 +128,9 @@ Gradients backward(const Operands& x, const Tensor& kept, const LinearAttentionS
 }
 
 std::vector<Tensor> run(const Tensor& q, const Tensor& k, const Tensor& v, const Options& o) {
-  detail::check_real(kWho, "q", q);
-  detail::check_same_dtype(kWho, "k", k, q);
-  detail::check_same_dtype(kWho, "v", v, q);
+  detail::check_real(kLinearAttention, "q", q);
+  detail::check_same_dtype(kLinearAttention, "k", k, q);
+  detail::check_same_dtype(kLinearAttention, "v", v, q);
   LinearAttentionSizes s = checked_sizes(q, k, v, o);
   const Operands x = {dense_or_none(q),
                       dense_or_none(k),

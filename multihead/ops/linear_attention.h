@@ -24,8 +24,8 @@ constexpr auto enum_words(LinearRule) {
 
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::retention;
-  Tensor log_decay = {};  ///< [B, Hkv, T], or [B, Hkv, T, D] for each row of the state
-  Tensor beta = {};       ///< [B, Hkv, T], of the delta rules; default 1
+  Tensor log_decay = {};             ///< [B, Hkv, T], or [B, Hkv, T, D] for each row of the state
+  Tensor beta = {};                  ///< [B, Hkv, T], of the delta rules; default 1
   std::optional<double> scale = {};  ///< of the queries; default 1/sqrt(D)
   int64_t chunk = 64;   ///< tokens from one state that the backward keeps to the next; changes no bit
   Tensor state = {};    ///< [B, Hkv, D, Dv] after the tokens before; default 0

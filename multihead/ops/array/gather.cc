@@ -36,12 +36,12 @@ GatherSizes sizes_of(const Shape& shape, int axis, int64_t count) {
   return {elements(shape, 0, axis), shape[axis], count, elements(shape, axis + 1, shape.rank())};
 }
 
-using Forward = void (*)(const void*, const int64_t*, void*, const GatherSizes&, size_t);
+using GatherFunction = void (*)(const void*, const int64_t*, void*, const GatherSizes&, size_t);
 
 // The backward adds to zeros in f32 or f64.
 template <class Backward>
 Tensor gathered(const Tensor& x, const Tensor& indices, const Shape& result, const GatherSizes& sizes,
-                Forward forward, Backward backward) {
+                GatherFunction forward, Backward backward) {
   const Tensor from = detail::dense(x), y = Tensor::empty(result, x.dtype());
   forward(from.raw(), indices.data<int64_t>(), y.raw(), sizes, size_of(x.dtype()));
   if (!is_floating(x.dtype())) return y;
