@@ -1,6 +1,10 @@
 // Element types and the two 16-bit float storage formats.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "multihead needs C++20: compile with -std=c++20"
+#endif
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Errors. Invalid arguments derive from std::invalid_argument, external failures from std::runtime_error.
+// Errors. All derive from Error; invalid arguments from std::invalid_argument too, external failures from
+// std::runtime_error.
 #pragma once
 
 #include <concepts>
@@ -12,29 +13,44 @@
 
 namespace multihead {
 
+/// What all errors of this library derive from, beside a standard exception.
+class Error {
+ public:
+  virtual ~Error() = default;
+  virtual const char* what() const noexcept = 0;
+};
+
+namespace detail {
+template <class Standard>
+struct ErrorAs : Standard, Error {
+  using Standard::Standard;
+  const char* what() const noexcept override { return Standard::what(); }
+};
+}  // namespace detail
+
 /// A tensor has the wrong rank, sizes or strides.
-struct ShapeError : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
+struct ShapeError : detail::ErrorAs<std::invalid_argument> {
+  using ErrorAs::ErrorAs;
 };
 /// A tensor has a dtype the operation does not support.
-struct DtypeError : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
+struct DtypeError : detail::ErrorAs<std::invalid_argument> {
+  using ErrorAs::ErrorAs;
 };
 /// A number, flag or combination of options is outside its domain.
-struct ValueError : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
+struct ValueError : detail::ErrorAs<std::invalid_argument> {
+  using ErrorAs::ErrorAs;
 };
 /// Reading or writing failed.
-struct IoError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct IoError : detail::ErrorAs<std::runtime_error> {
+  using ErrorAs::ErrorAs;
 };
 /// A file violates its format.
-struct FormatError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct FormatError : detail::ErrorAs<std::runtime_error> {
+  using ErrorAs::ErrorAs;
 };
 /// NaN or Inf in a computation.
-struct NumericError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct NumericError : detail::ErrorAs<std::runtime_error> {
+  using ErrorAs::ErrorAs;
 };
 
 /// One part of a message: text, a number, or anything with an operator<<. A view: it lives as long as the

@@ -14,8 +14,8 @@
 namespace multihead {
 
 /// A member of a group has died, is silent, or has failed.
-struct GroupError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct GroupError : detail::ErrorAs<std::runtime_error> {
+  using ErrorAs::ErrorAs;
 };
 
 namespace distributed {

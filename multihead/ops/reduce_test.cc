@@ -77,5 +77,20 @@ TEST(OperatorsTest, AreTheFunctions) {
   EXPECT_THAT(1 / kX, SameBits(div(Tensor::ones({2, 3}), kX)));
 }
 
+TEST(ErrorTest, AllHaveOneBase) {
+  try {
+    max(kX, 7);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("axis 7"), std::string::npos);
+  }
+  EXPECT_THROW(max(kX, 7), std::invalid_argument);
+}
+
+TEST(TensorTest, OfBits) {
+  EXPECT_THAT(Tensor::of({3}, std::vector<bool>{true, false, true}),
+              SameBits(Tensor::of<bool>({3}, {true, false, true})));
+}
+
 }  // namespace
 }  // namespace multihead

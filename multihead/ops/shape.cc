@@ -113,7 +113,7 @@ Tensor transpose(const Tensor& x, int a, int b) {
                 [a, b](const Tensor& dy) -> Gradients { return {transpose(dy, a, b)}; });
 }
 
-Tensor permute(const Tensor& x, std::initializer_list<int> axes) {
+Tensor permute(const Tensor& x, std::span<const int> axes) {
   MH_CHECK(static_cast<int>(axes.size()) == x.rank(), ShapeError, "permute: expected ", x.rank(),
            " axes for shape ", x.shape(), ", got ", axes.size());
   Shape shape, strides, inverse = Shape::filled(x.rank(), -1);

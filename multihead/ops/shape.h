@@ -16,7 +16,10 @@ Tensor reshape(const Tensor& x, const Shape& shape);
 /// View with two axes swapped.
 Tensor transpose(const Tensor& x, int a, int b);
 /// View whose axis i is axes[i] of x.
-Tensor permute(const Tensor& x, std::initializer_list<int> axes);
+Tensor permute(const Tensor& x, std::span<const int> axes);
+inline Tensor permute(const Tensor& x, std::initializer_list<int> axes) {
+  return permute(x, std::span<const int>(axes.begin(), axes.size()));
+}
 /// View of x[…, begin:end, …]; 0 <= begin <= end <= size.
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);
 /// Views of consecutive pieces; their sizes sum to the axis. The backward writes one gradient.

@@ -5,14 +5,16 @@
 #include <string>
 #include <utility>
 
+#include "multihead/core/error.h"
+
 namespace multihead::serve {
 
 /// An HTTP status with a message. Dialects differ in the JSON around it.
-class ApiError : public std::runtime_error {
+class ApiError : public detail::ErrorAs<std::runtime_error> {
  public:
   /// `param`: the member of the request that is to blame, if it is one; `code`: a word for programs.
   ApiError(int status, const std::string& message, std::string param = "", std::string code = "")
-      : std::runtime_error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+      : ErrorAs(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
 
   int status() const { return status_; }
   const std::string& param() const { return param_; }

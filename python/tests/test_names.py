@@ -172,7 +172,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields model_fields add_model_fields",
-    "only C++ needs a type for it": "Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
+    "only C++ needs a type for it": "Error Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights check_weights read_weights resolved "

@@ -72,6 +72,12 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
   return result;
 }
 
+Tensor Tensor::of(const Shape& shape, const std::vector<bool>& values) {
+  const auto bytes = std::make_unique<bool[]>(values.size());
+  std::copy(values.begin(), values.end(), bytes.get());
+  return of(shape, std::span<const bool>(bytes.get(), values.size()));
+}
+
 template <class T>
 std::vector<T> Tensor::to_vector() const {
   const Tensor values = to(dtype_of<T>);
@@ -201,13 +207,39 @@ void Tensor::check_contiguous() const {
            " with strides ", strides());
 }
 
+namespace {
+
+constexpr int64_t kShownAtEachEnd = 3, kShownWhole = 8;  // of an axis
+
+// The elements of `values` from `offset`, nested in brackets from this axis on.
+void print_axis(std::ostream& out, const Tensor& values, int axis, int64_t offset) {
+  if (axis == values.rank()) {
+    out << values.data<double>()[offset];
+    return;
+  }
+  const int64_t size = values.size(axis);
+  const std::string separator =
+      axis == values.rank() - 1 ? ", " : ",\n" + std::string(static_cast<size_t>(axis) + 1, ' ');
+  out << '[';
+  for (int64_t i = 0; i < size; ++i) {
+    if (i > 0) out << separator;
+    if (size > kShownWhole && i == kShownAtEachEnd) {
+      out << "…" << separator;
+      i = size - kShownAtEachEnd;
+    }
+    print_axis(out, values, axis + 1, offset + i * values.strides()[axis]);
+  }
+  out << ']';
+}
+
+}  // namespace
+
 std::string to_string(const Tensor& tensor) {
   if (!tensor.defined()) return "Tensor(undefined)";
   std::ostringstream out;
-  out << "Tensor(" << tensor.shape() << ", " << tensor.dtype() << ", [";
-  const std::vector<double> values = tensor.to_vector<double>();
-  for (size_t i = 0; i < std::min<size_t>(values.size(), 8); ++i) out << (i > 0 ? ", " : "") << values[i];
-  out << (values.size() > 8 ? ", …])" : "])");
+  out << "Tensor(" << tensor.shape() << ", " << tensor.dtype() << (tensor.rank() < 2 ? ", " : ",\n");
+  print_axis(out, tensor.to(Dtype::f64), 0, 0);
+  out << ')';
   return std::move(out).str();
 }
 

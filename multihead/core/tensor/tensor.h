@@ -44,6 +44,7 @@ class Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of(shape, std::span<const T>(values.begin(), values.size()));
   }
+  static Tensor of(const Shape& shape, const std::vector<bool>& values);  // whose elements are bits
   /// Borrowed memory; `owner` is kept until the last handle is gone.
   static Tensor borrow(void* data, const Shape& shape, const Shape& strides, Dtype dtype,
                        std::shared_ptr<void> owner = nullptr);
@@ -139,7 +140,7 @@ struct GradientSlot {
 inline Tensor empty_like(const Tensor& x) { return Tensor::empty(x.shape(), x.dtype()); }
 inline Tensor zeros_like(const Tensor& x) { return Tensor::zeros(x.shape(), x.dtype()); }
 
-/// Shape, dtype and the first elements, for messages and debuggers.
+/// Shape, dtype and the elements in nested brackets, a few from the ends of long axes.
 std::string to_string(const Tensor& tensor);
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 

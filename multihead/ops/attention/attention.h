@@ -15,8 +15,8 @@ namespace multihead {
 /// Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];
 ///           H % Hkv == 0, query head h reads key head h / (H / Hkv). Sizes may be 0 except D. Layout::bthd
 ///           swaps H and T in all of them.
-/// Dtypes    f32, f64, bf16, f16, the same for all three; scores and softmax of 16-bit inputs are f32.
-/// Autocast.
+/// Dtypes    f32, f64, bf16, f16, the same for all three; scores and softmax of 16-bit inputs are f32. While
+///           an Autocast is alive f32 inputs are rounded to bf16.
 ///           bias, alibi_slopes, relative_bias, relative_key and sinks are f64 with f64 inputs, else f32, or
 ///           of the type of 16-bit inputs.
 /// Strides   any; a tensor whose last axis is not contiguous is copied. The output's memory has the order of

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -190,6 +191,8 @@ class ScoreMod {
 ///   }; attention(q, k, v, {.mask = causal()}, score_mod(alibi));
 template <class F>
 ScoreMod score_mod(F f) {
+  static_assert(std::is_invocable_v<const F&, Dual<double>, ScoreIndex>,
+                "score_mod: f must take scores of any number type: [](auto score, ScoreIndex at) { ... }");
   return ScoreMod(std::make_shared<const F>(std::move(f)));
 }
 

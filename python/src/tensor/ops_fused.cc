@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -136,26 +135,6 @@ void bind_numbers(nb::module_& m) {
       "x"_a, "value"_a, "x + value");
 }
 
-// permute() by exchanges, of which each is a view.
-Tensor permuted(Tensor x, std::vector<int> axes) {
-  const int rank = x.rank();
-  MH_CHECK(static_cast<int>(axes.size()) == rank, ShapeError, "permute: expected ", rank, " axes, got ",
-           axes.size());
-  std::vector<int> now(axes.size());  // which axis of the original is where
-  for (int i = 0; i < rank; ++i) now[static_cast<size_t>(i)] = i;
-  for (int i = 0; i < rank; ++i) {
-    const int wanted = axes[static_cast<size_t>(i)] + (axes[static_cast<size_t>(i)] < 0 ? rank : 0);
-    const auto found = std::find(now.begin() + i, now.end(), wanted);
-    MH_CHECK(found != now.end(), ShapeError, "permute: axis ", axes[static_cast<size_t>(i)],
-             " is named twice or does not exist");
-    const auto j = static_cast<int>(found - now.begin());
-    if (j == i) continue;
-    x = transpose(x, i, j);
-    std::swap(now[static_cast<size_t>(i)], now[static_cast<size_t>(j)]);
-  }
-  return x;
-}
-
 void bind_shape_functions(nb::module_& m) {
   m.def(
       "reshape",
@@ -174,7 +153,7 @@ void bind_shape_functions(nb::module_& m) {
   m.def(
       "permute",
       [](nb::handle x, const std::vector<int>& axes) {
-        return permuted(to_tensor(x, {"permute", "x"}), axes);
+        return permute(to_tensor(x, {"permute", "x"}), std::span<const int>(axes));
       },
       "x"_a, "axes"_a, "View whose axis i is x's axis axes[i].");
   m.def(
