@@ -7,10 +7,12 @@
 #include <string>
 #include <string_view>
 
+#include "multihead/core/error.h"
+
 namespace multihead {
 
 /// Not enough memory, detected before allocation.
-class MemoryError : public std::bad_alloc {
+class MemoryError : public std::bad_alloc, public Error {
  public:
   explicit MemoryError(const std::string& message) : message_(message) {}
   const char* what() const noexcept override { return message_.what(); }
