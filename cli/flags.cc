@@ -106,6 +106,9 @@ void Flags::repeated(const char* name, const char* value, std::vector<std::strin
 
 void Flags::setting(const train::Field& field) {
   Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
+  const Json value = train::to_json(field);
+  if (field.least != -1 || value.as_int() >= 0)
+    flag.initial = value.is_string() ? value.as_string() : value.dump();
   if (std::holds_alternative<double*>(field.value)) flag.value = "X";
   if (std::holds_alternative<bool*>(field.value)) flag.value = "true|false";
   if (std::holds_alternative<std::string*>(field.value)) flag.value = "TEXT";

@@ -37,6 +37,7 @@ class Given {
   /// Sets what the command line does not. Lines of TOML or INI: name = value, or the name of a switch alone.
   void read_config();
   void set_flags() const;
+  std::vector<std::string> names() const;
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
@@ -148,6 +149,19 @@ void Given::set_flags() const {
   }
 }
 
+std::vector<std::string> Given::names() const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < list_.size(); ++i) {
+    if (!list_[i].positional && !values_[i].empty()) names.push_back(list_[i].name);
+  }
+  return names;
+}
+
+std::vector<std::string>& all_given() {
+  static std::vector<std::string> names;
+  return names;
+}
+
 std::string flag_text(const Flag& flag) {
   if (flag.positional) return flag.many ? flag.name + " …" : flag.name;
   return "--" + flag.name + (flag.value.empty() ? "" : " " + flag.value);
@@ -186,6 +200,18 @@ std::string suggestion(std::string_view typed, const std::vector<std::string>& n
   return best == nullptr ? "" : " (did you mean " + quote(*best) + "?)";
 }
 
+const std::vector<std::string>& given_flags() { return all_given(); }
+
+void use_only(const char* way, std::initializer_list<std::string_view> used) {
+  CommonOptions common;
+  const Flags shared = common_flags(common);
+  for (const std::string& flag : given_flags()) {
+    const bool is_common = std::ranges::find(shared.list(), flag, &Flag::name) != shared.list().end();
+    if (is_common || std::ranges::find(used, flag) != used.end()) continue;
+    throw UsageError(concat("--", flag, " has no effect on ", way));
+  }
+}
+
 Flags common_flags(CommonOptions& common) {
   Flags flags;
   flags.flag("json", common.json, "results as JSON");
@@ -213,6 +239,7 @@ ParsedLine parse(const std::string& verb, const Flags& own, const std::vector<st
   given.read_line(arguments);
   given.read_config();
   given.set_flags();
+  all_given() = given.names();
   return line;
 }
 

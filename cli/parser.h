@@ -1,7 +1,9 @@
 // Command lines and --config files against flags.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/verb.h"
@@ -16,6 +18,12 @@ struct ParsedLine {
 /// Sets the flags from `arguments` (what follows the verb) and from a --config file (TOML or INI; the command
 /// line wins). Throws UsageError, InputError (a config file that cannot be read).
 ParsedLine parse(const std::string& verb, const Flags& flags, const std::vector<std::string>& arguments);
+
+/// The names of the flags that the command line of this process and its --config file set.
+const std::vector<std::string>& given_flags();
+/// For verbs of several ways: throws UsageError for a flag that was given and that `way` ("a translator") makes
+/// no use of; `used` are those it does, besides the common ones.
+void use_only(const char* way, std::initializer_list<std::string_view> used);
 
 /// The text of --help.
 std::string help_text(const Verb& verb, const Flags& flags);

@@ -2,26 +2,57 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
 
 namespace multihead::cli {
 
-std::vector<std::string> lines_of(const std::string& data) {
-  std::vector<std::string> lines;
-  if (data == "-") {
-    for (std::string line; read_line(line);) lines.push_back(line);
-    return lines;
+void declare_format(Flags& flags, text::TableFormat& format) {
+  flags.add({.name = "format",
+             .value = "NAME",
+             .help = "format of the data (auto: by the file's name)",
+             .initial = std::string(word_of(format)),
+             .choices = word_list<text::TableFormat>(),
+             .set = [&format](std::string_view word) {
+               const auto found = value_of<text::TableFormat>(word);
+               if (!found) {
+                 throw UsageError(fmt::format("--format must be one of {}; got {}",
+                                              fmt::join(word_list<text::TableFormat>(), ", "), quote(word)));
+               }
+               format = *found;
+             }});
+}
+
+text::LabelledTexts texts_of(const std::string& data, text::TableFormat format) {
+  using enum text::TableFormat;
+  return reading([&] {
+    const std::string name = data == "-" ? "stdin" : data;
+    if (data != "-" && text::format_of(name, format, lines) != lines) return text::read_texts(data, format);
+    // Lines may hold any bytes.
+    std::string content = data == "-" ? text_or_stdin("-") : read_file(data);
+    if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);  // no byte order mark
+    return text::parse_texts(content, name, format);
+  });
+}
+
+std::vector<std::string> single_texts_of(const std::string& data, text::TableFormat format) {
+  text::LabelledTexts all = texts_of(data, format);
+  if (!all.seconds.empty())
+    throw InputError(concat(data, ": it holds pairs of texts, expected single texts"));
+  return std::move(all.texts);
+}
+
+void drop_blank(text::LabelledTexts& all) {
+  size_t kept = 0;
+  for (size_t i = 0; i < all.texts.size(); ++i) {
+    if (all.texts[i].find_first_not_of(" \t") == std::string::npos && all.seconds.empty()) continue;
+    if (kept != i) all.texts[kept] = std::move(all.texts[i]), all.lines[kept] = all.lines[i];
+    ++kept;
   }
-  const std::string text = reading([&] { return read_file(data); });
-  for (size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {  // no byte order mark
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const bool has_return = end > at && text[end - 1] == '\r';
-    lines.push_back(text.substr(at, end - at - (has_return ? 1 : 0)));
-    at = end + 1;
-  }
-  return lines;
+  all.texts.resize(kept), all.lines.resize(kept);
 }
 
 TextMeter::~TextMeter() {

@@ -6,10 +6,21 @@
 #include <string>
 #include <vector>
 
+#include "cli/verb.h"
+#include "multihead/text/corpus/labelled.h"
+
 namespace multihead::cli {
 
-/// The lines of a file, or of stdin for "-". Throws InputError.
-std::vector<std::string> lines_of(const std::string& data);
+/// --format, of verbs that read tables.
+void declare_format(Flags& flags, text::TableFormat& format);
+
+/// The texts of --data (text::read_texts), "-": of stdin. Their labels, if any, are not read. Throws
+/// InputError.
+text::LabelledTexts texts_of(const std::string& data, text::TableFormat format);
+/// The same where each text is by itself. Throws InputError for pairs.
+std::vector<std::string> single_texts_of(const std::string& data, text::TableFormat format);
+/// Drops the blank ones.
+void drop_blank(text::LabelledTexts& texts);
 
 /// A line twice a second with what is done, the rate and the time that is left.
 class TextMeter {

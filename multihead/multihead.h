@@ -96,6 +96,7 @@
 #include "multihead/text/chat/tool_calls.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/text/corpus/labelled.h"
+#include "multihead/text/corpus/table.h"
 #include "multihead/text/corpus/token_file.h"
 #include "multihead/text/grammar/byte_dfa.h"
 #include "multihead/text/grammar/language.h"
@@ -150,6 +151,7 @@
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"
 
+#include "multihead/train/data/dialogues.h"
 #include "multihead/train/data/encode_file.h"
 #include "multihead/train/data/masking.h"
 #include "multihead/train/data/pairs.h"

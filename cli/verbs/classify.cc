@@ -7,6 +7,7 @@
 
 #include "cli/images/image.h"
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
@@ -37,12 +38,14 @@ std::vector<int64_t> best_of(std::span<const float> values, int64_t count) {
 // The base of classify and rerank.
 struct ClassifyFlags {
   std::string folder, data;
+  text::TableFormat format = text::TableFormat::by_name;
   embed::ClassifyOptions options;
   std::string weights = "f32";
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "encoder's folder with a head");
-    flags.text("data", "FILE", data, "texts, one per line; -: stdin (required)");
+    flags.text("data", "FILE", data, "texts: one per line, or columns of a table; -: stdin (required)");
+    declare_format(flags, format);
     flags.integer("max-length", options.max_length,
                   "truncate texts to this many tokens (0: the folder's limit)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
@@ -87,7 +90,10 @@ class Classify : public Verb {
     if (flags_.data.empty() == images_.empty())
       throw UsageError("--data FILE or --image FILE is required; see multihead classify --help");
     if (stride_ > 0 && aggregate_ == "none") throw UsageError("--stride needs --aggregate, which is none");
-    if (!images_.empty()) return classify_images(common);
+    if (!images_.empty()) {
+      use_only("images", {"image", "top", "weights"});
+      return classify_images(common);
+    }
     const std::string config = (std::filesystem::path(flags_.folder) / "config.json").string();
     const models::EncoderHead head =
         reading([&] { return models::encoder_config_from_json(io::load_json(config), config).head; });
@@ -96,7 +102,11 @@ class Classify : public Verb {
       throw InputError(concat(printable(flags_.folder),
                               ": expected a sequence or token classification head, got ", word_of(head)));
     }
-    if (!reads_tokens) return classify_texts(flags_.load(), common);
+    if (!reads_tokens) {
+      use_only("a classifier of texts", {"data", "format", "max-length", "batch-tokens", "weights", "top"});
+      return classify_texts(flags_.load(), common);
+    }
+    use_only("a tagger", {"data", "format", "max-length", "batch-tokens", "weights", "aggregate", "stride"});
     const auto weights = kernels::parse_weight_dtype(flags_.weights);
     return find_entities(reading([&] { return embed::TokenClassifier::load(flags_.folder, weights); }),
                          common);
@@ -104,8 +114,19 @@ class Classify : public Verb {
 
  private:
   int classify_texts(const TextClassifier& classifier, const CommonOptions& common) {
-    const std::vector<std::string> texts = lines_of(flags_.data);
-    show(classifier, flags_.logits(classifier, texts, common.quiet), texts, "text", common);
+    text::LabelledTexts texts = texts_of(flags_.data, flags_.format);
+    if (texts.seconds.empty()) {
+      drop_blank(texts);
+      show(classifier, flags_.logits(classifier, texts.texts, common.quiet), texts.texts, "text", common);
+      return kDone;
+    }
+    std::vector<embed::TextPair> pairs;
+    std::vector<std::string> shown;
+    for (size_t i = 0; i < texts.texts.size(); ++i) {
+      pairs.emplace_back(texts.texts[i], texts.seconds[i]);
+      shown.push_back(texts.texts[i] + "\t" + texts.seconds[i]);
+    }
+    show(classifier, flags_.logits(classifier, pairs, common.quiet), shown, "text", common);
     return kDone;
   }
 
@@ -124,7 +145,11 @@ class Classify : public Verb {
   }
 
   int find_entities(const embed::TokenClassifier& classifier, const CommonOptions& common) const {
-    const std::vector<std::string> texts = lines_of(flags_.data);
+    text::LabelledTexts read = texts_of(flags_.data, flags_.format);
+    if (!read.seconds.empty())
+      throw InputError(concat(flags_.data, ": it holds pairs of texts, expected single texts"));
+    drop_blank(read);
+    const std::vector<std::string>& texts = read.texts;
     TextMeter meter(common.quiet);
     const auto found =
         classifier.entities(texts, {.aggregation = *value_of<embed::Aggregation>(aggregate_),
@@ -133,7 +158,7 @@ class Classify : public Verb {
                                     .batch_tokens = flags_.options.batch_tokens,
                                     .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
     for (size_t i = 0; i < texts.size(); ++i) {
-      common.json ? put_entities(texts[i], found[i]) : print_entities(i + 1, texts[i], found[i]);
+      common.json ? put_entities(texts[i], found[i]) : print_entities(read.lines[i], texts[i], found[i]);
     }
     return kDone;
   }
@@ -163,7 +188,7 @@ class Classify : public Verb {
   static std::string word_at(const std::string& text, text::Offsets place) {
     return text.substr(place.begin, place.end - place.begin);
   }
-  static void print_entities(size_t line, const std::string& text,
+  static void print_entities(int64_t line, const std::string& text,
                              const std::vector<embed::Entity>& entities) {
     for (const embed::Entity& entity : entities) {
       fmt::print("{:>6}  {:.3f}  {}  {}\n", line, entity.score, printable(entity.label),
@@ -210,7 +235,7 @@ class Rerank : public Verb {
       throw UsageError(concat("rerank needs a model with one label, this one has ", classifier.num_labels(),
                               "; use multihead classify"));
     }
-    const std::vector<std::string> texts = lines_of(flags_.data);
+    const std::vector<std::string> texts = single_texts_of(flags_.data, flags_.format);
     std::vector<embed::TextPair> pairs;
     pairs.reserve(texts.size());
     for (const std::string& text : texts) pairs.emplace_back(query_, text);

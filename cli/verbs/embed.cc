@@ -74,7 +74,8 @@ class Embed : public Verb {
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
-    flags.text("data", "FILE", data_, "texts, one per line; -: stdin (required)");
+    flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
+    declare_format(flags, format_);
     flags.text("out", "FILE", out_,
                "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
   }
@@ -87,7 +88,7 @@ class Embed : public Verb {
       throw UsageError(concat("--out must end in .npy or .jsonl, or be -; got ", quote(out_)));
     }
     const SentenceEncoder encoder = flags_.load();
-    const std::vector<std::string> texts = lines_of(data_);
+    const std::vector<std::string> texts = single_texts_of(data_, format_);
     double seconds = 0;
     Tensor vectors;
     {
@@ -122,6 +123,7 @@ class Embed : public Verb {
 
   EmbedFlags flags_;
   std::string data_, out_;
+  text::TableFormat format_ = text::TableFormat::by_name;
 };
 
 class Search : public Verb {
@@ -134,7 +136,8 @@ class Search : public Verb {
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
-    flags.text("data", "FILE", data_, "texts, one per line (required)");
+    flags.text("data", "FILE", data_, "texts: one per line, or a column of a table (required)");
+    declare_format(flags, format_);
     flags.text("index", "FILE", index_, "FILE.npy with their vectors; created if missing");
     flags.text("query", "TEXT", query_, "query (default: each line of stdin)");
     flags.integer("top", top_, "lines to show", {.least = 1});
@@ -146,7 +149,7 @@ class Search : public Verb {
       throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
     const SentenceEncoder encoder = flags_.load();
     flags_.options.normalize = true;
-    const std::vector<std::string> texts = lines_of(data_);
+    const std::vector<std::string> texts = single_texts_of(data_, format_);
     const Tensor corpus = vectors_of(encoder, texts, common.quiet);
     if (!query_.empty()) {
       show(encoder, corpus, texts, query_, common.json);
@@ -224,6 +227,7 @@ class Search : public Verb {
 
   EmbedFlags flags_;
   std::string data_, index_, query_;
+  text::TableFormat format_ = text::TableFormat::by_name;
   int64_t top_ = 5;
 };
 

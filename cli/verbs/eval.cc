@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
+#include "cli/texts.h"
 #include "cli/verbs/eval_classifier.h"
 #include "multihead/core/files.h"
 #include "multihead/generate/defaults.h"
@@ -110,7 +112,8 @@ class Eval : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("data", "FILE", data_, "evaluation text (required)");
+    flags.text("data", "FILE", data_, "evaluation text; classifier, translator: a table (required)");
+    declare_format(flags, format_);
     flags.number("last", last_, "evaluate only the last fraction of the text",
                  {.least = 0, .most = 1, .open = true});
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
@@ -148,8 +151,11 @@ class Eval : public Verb {
     if (!logprobs_.empty() && reading([&] { return models::is_encoder_folder(folder_); }))
       throw UsageError("--logprobs needs a language model");
     if (reading([&] { return models::is_encoder_folder(folder_); })) {
-      return eval_classifier(folder_, data_, common);
+      use_only("a classifier", {"data", "format"});
+      return eval_classifier(folder_, data_, format_, common);
     }
+    use_only("a language model",
+             {"data", "last", "context", "stride", "batch", "windows", "weights", "logprobs"});
     const LoadedModel loaded = load_model_dir(folder_, weights_);
     const int64_t context = loaded.model.config().context;
     if (options_.context > context) {
@@ -161,7 +167,7 @@ class Eval : public Verb {
       throw UsageError(
           concat("--stride must be in [1, ", window, "], the tokens of a window, got ", options_.stride));
     }
-    const std::string text = reading([&] { return text::read_text(data_); });
+    const std::string text = reading([&] { return text::read_corpus(data_); });
     const std::vector<int32_t> tokens = reading([&] { return loaded.tokenizer.encode(part(text)); });
     const train::TextLoss result =
         train::evaluate(loaded.model, std::span<const int32_t>(tokens), options_, &loaded.tokenizer);
@@ -184,10 +190,12 @@ class Eval : public Verb {
 
  private:
   int run_pairs(const CommonOptions& common) {
+    use_only("a translator",
+             {"data", "format", "bleu", "chrf", "beam", "pairs", "weight-dtype", "save-translations"});
     const LoadedTranslator loaded = load_translator_dir(folder_);
     reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), pairs_.search); });
     given_.set_again();
-    text::ParallelText text = reading([&] { return text::read_pairs(data_); });
+    text::ParallelText text = reading([&] { return text::read_pairs(data_, format_); });
     if (pairs_.pairs > 0 && static_cast<size_t>(pairs_.pairs) < text.source.size()) {
       text.source.resize(static_cast<size_t>(pairs_.pairs));
       text.target.resize(static_cast<size_t>(pairs_.pairs));
@@ -227,6 +235,7 @@ class Eval : public Verb {
 
   std::string folder_, data_, logprobs_, weights_ = "stored";
   double last_ = 1;
+  text::TableFormat format_ = text::TableFormat::by_name;
   train::EvaluateOptions options_;
   PairOptions pairs_;
   GivenFlags given_;

@@ -17,18 +17,18 @@
 namespace multihead::cli {
 namespace {
 
-std::vector<int64_t> label_ids(const embed::TextClassifier& classifier,
-                               const std::vector<std::string>& labels, const std::string& data) {
+std::vector<int64_t> label_ids(const embed::TextClassifier& classifier, const text::LabelledTexts& texts,
+                               const std::string& data) {
   std::map<std::string, int64_t> ids;
   for (int64_t i = 0; i < classifier.num_labels(); ++i) ids[classifier.label(i)] = i;
   std::vector<int64_t> found;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const auto id = ids.find(labels[i]);
+  for (size_t i = 0; i < texts.labels.size(); ++i) {
+    const auto id = ids.find(texts.labels[i]);
     if (id == ids.end()) {
       std::string known;
       for (const auto& [name, number] : ids) known += (known.empty() ? "" : ", ") + quote(name, 40);
-      throw InputError(concat(data, ": line ", i + 1, ": the model has no label ", quote(labels[i], 80),
-                              "; its labels are ", known));
+      throw InputError(concat(data, ": line ", texts.lines[i], ": the model has no label ",
+                              quote(texts.labels[i], 80), "; its labels are ", known));
     }
     found.push_back(id->second);
   }
@@ -54,15 +54,16 @@ train::LabelScore score_of(const Tensor& logits, const std::vector<int64_t>& lab
 
 }  // namespace
 
-int eval_classifier(const std::string& folder, const std::string& data, const CommonOptions& common) {
+int eval_classifier(const std::string& folder, const std::string& data, text::TableFormat format,
+                    const CommonOptions& common) {
   const auto classifier = reading([&] { return embed::TextClassifier::load(folder); });
   const models::ProblemType type = classifier.encoder().config().problem_type;
   if (type != models::ProblemType::unstated && type != models::ProblemType::single_label) {
     throw InputError(concat(folder, ": its problem_type is ", word_of(type),
                             "; texts with one label each evaluate single_label"));
   }
-  const text::LabelledTexts texts = reading([&] { return text::read_labelled(data); });
-  const std::vector<int64_t> labels = label_ids(classifier, texts.labels, data);
+  const text::LabelledTexts texts = reading([&] { return text::read_labelled(data, format); });
+  const std::vector<int64_t> labels = label_ids(classifier, texts, data);
   TextMeter meter(common.quiet);
   const embed::ClassifyOptions options = {
       .progress = [&](int64_t done, int64_t total) { meter(done, total); }};

@@ -4,11 +4,13 @@
 #include <string>
 
 #include "cli/verb.h"
+#include "multihead/text/corpus/table.h"
 
 namespace multihead::cli {
 
 /// Prints loss, accuracy and macro F1 over a file of labelled texts (text/corpus/labelled.h). Throws InputError (a
 /// label that the model has not, a model of another problem_type).
-int eval_classifier(const std::string& folder, const std::string& data, const CommonOptions& common);
+int eval_classifier(const std::string& folder, const std::string& data, text::TableFormat format,
+                    const CommonOptions& common);
 
 }  // namespace multihead::cli

@@ -49,7 +49,7 @@ class TokenizerTrain : public Verb {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead tokenizer train --help");
     check_folder();
     std::vector<std::string> texts;
-    for (const std::string& file : files_) texts.push_back(reading([&] { return text::read_text(file); }));
+    for (const std::string& file : files_) texts.push_back(reading([&] { return text::read_corpus(file); }));
     const std::vector<std::string_view> views(texts.begin(), texts.end());
     const text::Tokenizer tokenizer = trained(views);
     tokenizer.save(out_);

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cli/parser.h"
 #include "cli/streams.h"
+#include "cli/texts.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
 #include "multihead/core/threads/parallel.h"
@@ -28,6 +30,7 @@ class TrainVerb : public Verb {
   void declare(Flags& flags) override {
     flags.text("data", "FILE", request_.data, kind_.data);
     if (kind_.valid != nullptr) flags.text("valid", "FILE", request_.valid, kind_.valid);
+    if (kind_.has_columns) declare_format(flags, request_.format);
     flags.text("out", "DIR", request_.folder,
                "output folder for model, checkpoints and metrics; files it did not write are not replaced "
                "(required)");
@@ -41,6 +44,7 @@ class TrainVerb : public Verb {
     }
     flags.flag("resume", request_.resume, "continue from the newest checkpoint in --out, if any");
     flags.flag("overwrite", request_.overwrite, "delete an existing run in --out, its model first");
+    run_->set_preset(preset_);
     given_.declare(flags, [this](Flags& own) {
       for (const train::Field& field : run_->settings()) own.setting(field);
     });
@@ -48,6 +52,8 @@ class TrainVerb : public Verb {
 
   int run(const CommonOptions& common) override {
     require(request_.folder, "--out DIR");
+    if (is_given("steps") && is_given("epochs")) throw UsageError("give --steps or --epochs, not both");
+    request_.extends = request_.resume && (is_given("steps") || is_given("epochs"));
     const std::shared_ptr<distributed::Group> group = distributed::world();
     request_.group = group.get();
     if (request_.leads()) read_record();
@@ -55,6 +61,7 @@ class TrainVerb : public Verb {
     require(request_.data, "--data FILE");
     if (kind_.presets.empty()) require(request_.init, "--init DIR");
     run_->check_settings();
+    refuse_unused();
     if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
     for (const auto& [key, path] : paths()) {
       if (request_.leads() || std::string_view(key) != "tokenizer") check_readable(key, *path);
@@ -73,6 +80,53 @@ class TrainVerb : public Verb {
  private:
   void require(const std::string& value, const char* flag) const {
     if (value.empty()) throw UsageError(concat(flag, " is required; see multihead ", name, " --help"));
+  }
+
+  static bool is_given(std::string_view flag) {
+    return std::ranges::find(given_flags(), flag) != given_flags().end();
+  }
+
+  // Flags that the others make useless.
+  void refuse_unused() const {
+    const auto word_of_setting = [&](std::string_view name) {
+      const std::vector<train::Field> all = run_->settings();
+      return train::to_json(*std::ranges::find(all, name, &train::Field::name)).dump();
+    };
+    struct Need {
+      const char* flag;
+      const char* setting;
+      std::vector<std::string_view> values;  // in one of which the flag has an effect; none: in any but 0
+    };
+    const std::string_view adam = "\"adam\"", adamw = "\"adamw\"", wsd = "\"wsd\"";
+    const Need needs[] = {{"lora-alpha", "lora-rank", {}},
+                          {"lora-targets", "lora-rank", {}},
+                          {"momentum", "optimizer", {"\"sgd\""}},
+                          {"beta1", "optimizer", {adam, adamw}},
+                          {"beta2", "optimizer", {adam, adamw}},
+                          {"eps", "optimizer", {adam, adamw}},
+                          {"eps-hat", "optimizer", {adam, adamw}},
+                          {"decay-share", "schedule", {wsd}},
+                          {"final-ratio", "schedule", {wsd, "\"linear\"", "\"cosine\""}}};
+    for (const Need& need : needs) {
+      if (!is_given(need.flag)) continue;
+      const std::string value = word_of_setting(need.setting);
+      const bool has_effect =
+          need.values.empty() ? value != "0" : std::ranges::find(need.values, value) != need.values.end();
+      if (!has_effect)
+        throw UsageError(concat("--", need.flag, " has no effect with --", need.setting, " ", value));
+    }
+    const bool has_tokenizer = !request_.init.empty() || !request_.tokenizer.empty();
+    for (const char* flag : {"tokenizer", "vocab-size", "shared-vocabulary"}) {
+      if (has_tokenizer && is_given(flag))
+        throw UsageError(concat("--", flag, " has no effect on a tokenizer that is given"));
+    }
+    for (const char* flag : {"validation-share", "validation-blocks"}) {
+      if (!request_.valid.empty() && is_given(flag))
+        throw UsageError(concat("--", flag, " has no effect with --valid"));
+    }
+    if (!request_.init.empty() && is_given("preset")) {
+      throw UsageError("--preset has no effect with --init, whose model and recipe take its place");
+    }
   }
 
   // The inputs but init: their names in a run's record, and where they go.
@@ -107,8 +161,13 @@ class TrainVerb : public Verb {
 
   void assign(const Json& record, const std::string& where) {
     train::assign_all(run_->settings(), record.at("settings"), where);
+    const Json* format = record.find("format");  // which records of earlier versions lack
+    if (format != nullptr && request_.format == text::TableFormat::by_name) {
+      request_.format = value_of<text::TableFormat>(format->as_string()).value_or(request_.format);
+    }
     for (const auto& [key, path] : paths()) {
-      if (path->empty()) *path = io::path_from_json(record.at(key));
+      // Records of earlier versions may lack a kind of file.
+      if (path->empty() && record.contains(key)) *path = io::path_from_json(record.at(key));
     }
   }
 
@@ -118,6 +177,7 @@ class TrainVerb : public Verb {
     if (request_.leads()) {
       record["settings"] = to_json(run_->settings());
       if (!request_.init.empty()) record["model"] = run_->model();
+      record["format"] = word_of(request_.format);
       for (const auto& [key, path] : paths()) record[key] = io::path_to_json(*path);
     }
     record = Json::parse(group.broadcast_text(0, record.dump()), "rank 0");

@@ -76,7 +76,7 @@ Tensor TextClassifier::logits(int64_t count, int64_t limit, const ClassifyOption
 }
 
 Tensor TextClassifier::logits(std::span<const std::string> texts, const ClassifyOptions& options) const {
-  return logits(std::ssize(texts), encoder_.config().context, options, [&](int64_t i, size_t limit) {
+  return logits(std::ssize(texts), max_length_, options, [&](int64_t i, size_t limit) {
     return text::Encoding{
         tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
   });

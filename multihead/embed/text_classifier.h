@@ -17,8 +17,8 @@ namespace multihead::embed {
 using TextPair = std::pair<std::string, std::string>;
 
 struct ClassifyOptions {
-  int64_t max_length = 0;  ///< longer texts are cut, of a pair the longer one; 0: the model's limit, of pairs
-                           ///< the folder's
+  int64_t max_length = 0;  ///< longer texts are cut, of a pair the longer one; 0: as many as
+                           ///< TextClassifier::max_length()
   int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
@@ -31,7 +31,7 @@ class TextClassifier {
   /// Reads an encoder's folder (…ForSequenceClassification). Throws IoError, FormatError; ValueError for
   /// another head.
   static TextClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
-  /// max_length: tokens of a pair that are read; 0: the model's context.
+  /// max_length: tokens of a text that are read; 0: the model's context.
   TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length = 0);
 
   /// n texts, or pairs in one sequence -> [n, num_labels()] f32.
@@ -45,7 +45,7 @@ class TextClassifier {
   /// Whether rank's score is the logistic function of a logit: of a single label, unless the folder's
   /// activation_fn (sentence-transformers) says otherwise.
   bool has_sigmoid() const { return sigmoid_.value_or(num_labels() == 1); }
-  /// Tokens of a pair: as many as the folder, its tokenizer and the model allow.
+  /// Tokens of a text: as many as the folder, its tokenizer and the model allow.
   int64_t max_length() const { return max_length_; }
   int64_t num_labels() const { return encoder_.config().num_labels; }
   /// The folder's name of a label, or LABEL_i.

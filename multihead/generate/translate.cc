@@ -96,7 +96,8 @@ std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& mod
     std::vector<std::vector<int32_t>> batch;
     for (const size_t row : rows) {
       batch.push_back(sources[row]);
-      if (!options.prefixes.empty()) beam.prefixes.push_back(target.encode(options.prefixes[spoken[row]]));
+      if (options.prefixes.empty()) continue;  // of which the tokenizer's template is no part
+      beam.prefixes.push_back(target.encode(options.prefixes[spoken[row]], {.add_template = false}));
     }
     std::vector<std::vector<Hypothesis>> found = beam_search(model, batch, beam);
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -284,9 +284,9 @@ AttentionRun look(const models::Seq2Seq& model, const text::Tokenizer& source_to
   refuse_pruned(!config.encoder_pruned_heads.empty() || !config.decoder_pruned_heads.empty() ||
                 !config.cross_pruned_heads.empty());
   const auto eos = static_cast<int32_t>(config.eos_id), start = static_cast<int32_t>(config.decoder_start_id);
-  Ids source = source_tokenizer.encode(source_text);
+  const Ids source = source_tokenizer.encode(source_text, {.end = eos});
   std::vector<std::string> source_labels = text::token_labels(source_tokenizer, source);
-  source.push_back(eos), source_labels.emplace_back("<end>");
+  if (source.back() == eos) source_labels.back() = "<end>";
   const int64_t deepest = std::max(config.encoder_layers, config.decoder_layers);
   const Numbers layers = chosen("layers", look.layers, deepest),
                 heads = chosen("heads", look.heads, config.num_heads);
@@ -295,8 +295,8 @@ AttentionRun look(const models::Seq2Seq& model, const text::Tokenizer& source_to
   Stack decoder("Decoder: target to target", config.decoder_layers, layers, config.num_heads, heads);
   decoder.view.causal = true;
 
-  Ids target =
-      target_text.empty() ? beam_search(model, {source})[0][0].tokens : tokenizer.encode(target_text);
+  Ids target = target_text.empty() ? beam_search(model, {source})[0][0].tokens
+                                   : tokenizer.encode(target_text, {.add_template = false});
   std::vector<std::string> target_labels = text::token_labels(tokenizer, target);
   target.insert(target.begin(), start), target_labels.insert(target_labels.begin(), "<start>");
   cross.view.queries = decoder.view.queries = decoder.view.keys = target_labels;

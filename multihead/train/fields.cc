@@ -68,7 +68,13 @@ double parse_number(std::string_view what, std::string_view text) {
 void assign(const Field& field, std::string_view text) {
   const std::string what = "--" + field.name;
   std::visit(Overloaded{
-                 [&](int64_t* value) { *value = parse_integer(what, text); },
+                 [&](int64_t* value) {
+                   const int64_t given = parse_integer(what, text);
+                   // -1 stands for what nobody has given.
+                   MH_CHECK(field.least != -1 || given >= 0, ValueError, what, " must be at least 0, got ",
+                            given);
+                   *value = given;
+                 },
                  [&](double* value) { *value = parse_number(what, text); },
                  [&](bool* value) {
                    MH_CHECK(text == "true" || text == "false", ValueError, what,

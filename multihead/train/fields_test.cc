@@ -88,6 +88,44 @@ TEST(FieldsTest, IdentityLeavesOutWhatIsOnlyReported) {
   EXPECT_FALSE(identity_of(s) == before);
 }
 
+TEST(SettingsTest, TheLengthOfARunComesFromItsData) {
+  const auto chosen = [](double steps, double epochs = 0) {
+    TrainingSettings s;
+    set_fine_tuning(s);
+    s.epochs = epochs;
+    choose_length(s, steps);
+    return s;
+  };
+  EXPECT_EQ(chosen(157).steps, 471);  // 5,000 texts by 32: three passes
+  EXPECT_EQ(chosen(157).warmup_steps, 47);
+  EXPECT_EQ(chosen(157).eval_every, 39);
+  EXPECT_EQ(chosen(10).steps, 150);
+  EXPECT_EQ(chosen(2).steps, 40);  // not more than twenty
+  EXPECT_EQ(chosen(157, 0.5).steps, 79);
+  EXPECT_EQ(chosen(157, 2).epochs, 0);
+  TrainingSettings given;
+  given.steps = 7, given.warmup_steps = 0, given.eval_every = 0;
+  choose_length(given, 157);
+  EXPECT_EQ(given.steps, 7);
+  EXPECT_EQ(given.warmup_steps, 0);
+  EXPECT_EQ(given.eval_every, 0);
+}
+
+TEST(SettingsTest, TheRateComesFromTheWidthAndWhatIsTrained) {
+  const auto chosen = [](int64_t width, int64_t rank, double lr = 0) {
+    TrainingSettings s;
+    set_fine_tuning(s);
+    s.lora.rank = rank, s.lr = lr;
+    choose_rate(s, width, 5e-5);
+    return s.lr;
+  };
+  EXPECT_DOUBLE_EQ(chosen(768, 0), 5e-5);
+  EXPECT_DOUBLE_EQ(chosen(384, 0), 2e-4);
+  EXPECT_DOUBLE_EQ(chosen(64, 0), 2e-4);
+  EXPECT_DOUBLE_EQ(chosen(768, 8), 5e-4);
+  EXPECT_DOUBLE_EQ(chosen(768, 8, 3e-3), 3e-3);
+}
+
 TEST(SettingsTest, PresetsMakeSense) {
   for (const std::string& name : language_model_presets())
     EXPECT_NO_THROW(check(language_model_settings(name)));
@@ -124,7 +162,7 @@ TEST(SettingsTest, NonsenseIsRefused) {
   refused([](auto& s) { s.model.num_heads = 3; });
   refused([](auto& s) { s.lr = std::nan(""); });
   refused([](auto& s) { s.lr = -1; });
-  refused([](auto& s) { s.steps = 0; });
+  refused([](auto& s) { s.steps = -1; });
   refused([](auto& s) { s.batch = -2; });
   refused([](auto& s) { s.accumulate = 0; });
   refused([](auto& s) { s.validation_share = 1; });

@@ -75,6 +75,7 @@ struct LoopOptions {
   int64_t patience = 0;       ///< early stopping after this many evaluations without improvement; 0: off
   bool restore_best = false;  ///< end with the weights of the best checkpoint instead of the last
   bool resume = false;        ///< continue from the newest checkpoint, or start if there is none
+  bool extends = false;       ///< resume: with another number of steps, and of those of warm-up
   bool overwrite = false;  ///< without resume: delete the checkpoints of an earlier run instead of refusing
   std::string run = {};    ///< the run the checkpoints belong to (RunFolder::run); empty: none
 };
@@ -117,6 +118,7 @@ class Observer {
   virtual void on_evaluation(const EvalReport&) {}
   virtual void on_checkpoint(const std::string& path) { (void)path; }
   virtual void on_warning(const std::string& message) { (void)message; }
+  virtual void on_note(const std::string& message) { (void)message; }
 };
 
 enum class Ending { finished, stopped_early, interrupted };

@@ -90,9 +90,12 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   const Json* identity = state.find("identity");
   MH_CHECK(identity != nullptr && identity->is_object(), FormatError, file,
            ": \"identity\" must be an object");
-  const Json now = task_.identity();
+  Json now = task_.identity();
   Json before = Json::object();
   for (const JsonMember& member : identity->members()) before[current_name(member.key)] = member.value;
+  for (const char* name : {"steps", "warmup"}) {
+    if (options_.extends) now.erase(name), before.erase(name);
+  }
   // Runs from before there was a choice.
   if (now.contains("precision") && !before.contains("precision")) before["precision"] = "f32";
   if (now.contains("shards") && !before.contains("shards")) before["shards"] = 1;

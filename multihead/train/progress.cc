@@ -71,6 +71,10 @@ void ProgressPrinter::on_evaluation(const EvalReport& r) {
 
 void ProgressPrinter::on_warning(const std::string& message) { line("warning: " + printable(message)); }
 
+void ProgressPrinter::on_note(const std::string& message) {
+  if (!options_.quiet) line(printable(message));
+}
+
 void ProgressPrinter::line(const std::string& text) {
   if (pending_) out_ << "\r\x1b[K";
   pending_ = false;

@@ -24,6 +24,7 @@ class ProgressPrinter : public Observer {
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvalReport& report) override;
   void on_warning(const std::string& message) override;
+  void on_note(const std::string& message) override;
 
  private:
   void line(const std::string& text);

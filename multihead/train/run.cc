@@ -18,6 +18,7 @@ namespace multihead::train {
 RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, const RunRequest& request,
                     const TrainingSettings& s, LoopOptions options) {
   options.folder = request.folder, options.resume = request.resume, options.overwrite = request.overwrite;
+  options.extends = request.extends;
   options.steps = s.steps, options.accumulate = s.accumulate, options.clip = s.clip;
   options.precision = dtype_of_products(s.precision);
   options.log_every = s.log_every, options.eval_every = s.eval_every, options.save_every = s.save_every;
@@ -66,6 +67,23 @@ Rng dropout_rng(const TrainingSettings& settings, int64_t batch) {
              kDropoutStreams + static_cast<uint64_t>(batch) * kStreamsPerBatch);
 }
 
+std::string recipe_of(const TrainingSettings& s) {
+  std::string text =
+      concat(s.steps, s.steps == 1 ? " step" : " steps", ", ", word_of(s.optimizer), ", ",
+             word_of(s.schedule), " rate ", s.lr, " after ", s.warmup_steps, " steps of warm-up");
+  if (s.lora.rank > 0) text += concat(", adapters of rank ", s.lora.rank);
+  if (s.eval_every > 0) text += concat("; an evaluation every ", s.eval_every);
+  if (s.patience > 0) text += concat(", the end after ", s.patience, " without improvement");
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 6;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kShown ? concat(text, " and ", names.size() - kShown, " more") : text;
+}
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                  const std::vector<nn::NamedTensor>& parameters) {
   if (s.optimizer == OptimizerChoice::sgd) {
@@ -109,6 +127,7 @@ Json to_json(const RunRequest& request, const std::vector<Field>& settings) {
   return Json::object({{"data", io::path_to_json(request.data)},
                        {"tokenizer", io::path_to_json(request.tokenizer)},
                        {"init", io::path_to_json(request.init)},
+                       {"format", word_of(request.format)},
                        {"settings", to_json(settings)}});
 }
 

@@ -13,6 +13,7 @@
 #include "multihead/distributed/group.h"
 #include "multihead/io/json.h"
 #include "multihead/nn/module.h"
+#include "multihead/text/corpus/table.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/train/loop.h"
 #include "multihead/train/run_folder.h"
@@ -27,11 +28,14 @@ struct RunRequest {
   std::string data = {};       ///< training data
   std::string tokenizer = {};  ///< a tokenizer.json or its folder; empty: one is trained
   std::string valid = {};      ///< validation data, of kinds that take a file of it; empty: none
+  /// Of both, for kinds that take tables.
+  text::TableFormat format = text::TableFormat::by_name;
   /// A model folder whose weights training starts from, and whose tokenizer it takes if `tokenizer` is empty.
   /// The settings describe its model, see start_from(). Empty: random weights.
   std::string init = {};
   std::string folder = {};  ///< output: model, tokenizer, checkpoints, metrics, summary.json
   bool resume = false;
+  bool extends = false;  ///< resume: with another number of steps
   bool overwrite = false;
   std::vector<Observer*> observers = {};
   std::function<bool()> should_stop = {};
@@ -97,6 +101,11 @@ void copy_weights(Model& to, Model from, const std::string& source) {
     tensors[parameter.name] = parameter.tensor;
   nn::load_parameters(nn::named_parameters(to), tensors, source);
 }
+
+/// The recipe in a line: "470 steps, rate 2e-4 after 47 steps of warm-up, …".
+std::string recipe_of(const TrainingSettings& settings);
+/// "a, b, c and 4 more".
+std::string joined(const std::vector<std::string>& names);
 
 /// Throws ValueError: more ranks than shards, an adapter without a model whose weights stay.
 void check_request(const RunRequest& request, const TrainingSettings& settings);

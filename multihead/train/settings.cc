@@ -35,14 +35,20 @@ void check_optimizers(TrainingSettings s) {
 }  // namespace
 
 void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
-  list.push_back({"steps", "optimiser steps", &s.steps, 1});
+  list.push_back({"steps", "optimiser steps (0: by --epochs)", &s.steps, 0});
+  list.push_back({"epochs",
+                  "passes through the data, in place of --steps (0, without steps: 3, of few texts up to 20)",
+                  &s.epochs, 0, true});
   list.push_back({"accumulate", "micro-batches per shard", &s.accumulate, 1});
   list.push_back(
       {"shards", "shards per step, divided among ranks (0: 1; with several ranks 8)", &s.shards, 0});
   list.push_back({"optimizer", "optimiser", choice(s.optimizer)});
   list.push_back({"schedule", "learning rate schedule", choice(s.schedule)});
-  list.push_back({"lr", "peak learning rate (noam: factor)", &s.lr});
-  list.push_back({"warmup", "steps of linear warm-up", &s.warmup_steps});
+  list.push_back({"lr",
+                  "peak learning rate (noam: factor; 0: by the width of the model, ten times that for LoRA)",
+                  &s.lr});
+  list.push_back(
+      {"warmup", "steps of linear warm-up (default with --init: a tenth of all)", &s.warmup_steps, -1});
   list.push_back({"final-ratio", "final learning rate, as a fraction of the peak", &s.final_ratio});
   list.push_back({"decay-share", "wsd: fraction of the steps spent in the final decay", &s.decay_share});
   list.push_back({"beta1", "Adam: decay rate of the first moment", &s.beta1});
@@ -66,12 +72,41 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, 1, true});
-  list.push_back(
-      {"eval-every", "steps between evaluations (0: first and last only)", &s.eval_every, 0, true});
+  list.push_back({"eval-every",
+                  "steps between evaluations (0: first and last only; default with --init: a twelfth of all)",
+                  &s.eval_every, -1, true});
   list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, 0, true});
   list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, 1, true});
   list.push_back({"patience", "early stopping after this many evaluations without improvement (0: off)",
                   &s.patience, 0, true});
+}
+
+void set_fine_tuning(TrainingSettings& s) {
+  s.optimizer = OptimizerChoice::adamw, s.schedule = optim::ScheduleKind::linear;
+  s.steps = 0, s.lr = 0, s.warmup_steps = -1, s.eval_every = -1;
+  s.final_ratio = 0, s.beta1 = 0.9, s.beta2 = 0.999, s.eps = 1e-8, s.weight_decay = 0.01, s.clip = 1;
+}
+
+// Of few examples, so many passes that there are some 150 steps; of many, three.
+void choose_length(TrainingSettings& s, double steps) {
+  constexpr double kLeastEpochs = 3, kMostEpochs = 20, kWantedSteps = 150;
+  if (s.steps == 0 || s.epochs > 0) {
+    const double wanted = std::clamp(kWantedSteps / std::max(steps, 1e-3), kLeastEpochs, kMostEpochs);
+    const double passes = s.epochs > 0 ? s.epochs : std::ceil(wanted);
+    s.steps = std::max<int64_t>(1, std::llround(passes * steps));
+  }
+  s.epochs = 0;
+  if (s.warmup_steps < 0) {
+    s.warmup_steps = std::llround(kWarmupShare * static_cast<double>(s.steps));
+  }
+  if (s.eval_every < 0) s.eval_every = std::max<int64_t>(1, s.steps / kEvaluations);
+}
+
+void choose_rate(TrainingSettings& s, int64_t embed_dim, double base) {
+  constexpr double kWidth = 768, kLora = 10, kMost = 4;  // times the base
+  if (s.lr > 0) return;
+  const double ratio = kWidth / static_cast<double>(embed_dim);
+  s.lr = base * std::min(ratio * ratio, kMost) * (s.lora.rank > 0 ? kLora : 1);
 }
 
 int64_t shards_of(const TrainingSettings& settings, int ranks) {
@@ -132,8 +167,15 @@ optim::Schedule schedule_of(const TrainingSettings& s, int64_t embed_dim) {
           .decay_share = s.decay_share};
 }
 
-void check_training(const TrainingSettings& s, const std::vector<Field>& fields, int64_t embed_dim) {
+void check_training(const TrainingSettings& settings, const std::vector<Field>& fields, int64_t embed_dim) {
   check_least(fields);
+  MH_CHECK(settings.epochs >= 0 && settings.epochs < 1e6, ValueError,
+           "train: --epochs must be in [0, 1e6), got ", settings.epochs);
+  MH_CHECK(settings.lr >= 0, ValueError, "train: --lr must be positive, or 0 to be chosen, got ",
+           settings.lr);
+  TrainingSettings s = settings;  // with any of the choices that the data will make
+  choose_rate(s, std::max<int64_t>(embed_dim, 1), 1e-3);
+  choose_length(s, 100);
   MH_CHECK(s.shards <= kMostShards, ValueError, "train: --shards must be at most ", kMostShards, ", got ",
            s.shards);
   MH_CHECK(s.steps <= kMostBatches / std::max<int64_t>(s.shards, 1) / s.accumulate, ValueError,
@@ -170,6 +212,9 @@ void check(const LanguageModelSettings& settings) {
            kMostShards, ", got ", s.context_shards);
   MH_CHECK(s.validation_share >= 0 && s.validation_share < 1, ValueError,
            "train: --validation-share must be in [0, 1), got ", s.validation_share);
+  MH_CHECK(s.positions == 0 || s.model.context <= s.positions, ValueError,
+           "train: --context must be at most ", s.positions, ", the positions of the model of --init, got ",
+           s.model.context);
 }
 
 }  // namespace multihead::train

@@ -34,17 +34,18 @@ struct LoraSettings {
 
 /// Shared by every run: schedule, optimiser, reports. Loss and data depend on the task.
 struct TrainingSettings {
-  int64_t steps = 1000;
+  int64_t steps = 1000;  ///< 0: those of `epochs`
+  double epochs = 0;  ///< above 0: passes through the data, in place of `steps`; 0 of both: by their number
   int64_t accumulate = 1;
   int64_t shards = 0;  ///< of a step, which ranks share; 0: see shards_of()
   /// Above 1: the parts into which each sequence is cut, which ranks share; then a step has one shard.
   int64_t context_shards = 1;
   OptimizerChoice optimizer = OptimizerChoice::adamw;
   optim::ScheduleKind schedule = optim::ScheduleKind::cosine;
-  double lr = 1e-3;
-  int64_t warmup_steps = 100;
-  double final_ratio = 0.1;  ///< of the learning rate, at the end of linear, cosine and wsd
-  double decay_share = 0.2;  ///< wsd: fraction of the steps spent in the final decay
+  double lr = 1e-3;            ///< 0: by what is trained, see choose_rate()
+  int64_t warmup_steps = 100;  ///< -1: kWarmupShare of the steps
+  double final_ratio = 0.1;    ///< of the learning rate, at the end of linear, cosine and wsd
+  double decay_share = 0.2;    ///< wsd: fraction of the steps spent in the final decay
   double beta1 = 0.9, beta2 = 0.99;
   double eps = 1e-8;
   bool eps_hat = false;
@@ -57,8 +58,8 @@ struct TrainingSettings {
   LoraSettings lora = {};
 
   int64_t log_every = 10;
-  int64_t eval_every = 250;
-  int64_t save_every = 0;  ///< 0: as eval_every
+  int64_t eval_every = 250;  ///< -1: so often that there are kEvaluations
+  int64_t save_every = 0;    ///< 0: as eval_every
   int64_t keep = 2;
   int64_t patience = 0;
 };
@@ -71,6 +72,9 @@ struct LanguageModelSettings : TrainingSettings {
   double validation_share = 0.1;  ///< of the text
   int64_t validation_blocks = 1;  ///< 1: from its end; n: from the end of each of n equal blocks
   int64_t batch = 16;
+  /// The positions of a model that is fine-tuned, which it keeps whatever the length of a training sequence,
+  /// model.context; 0: those are its positions.
+  int64_t positions = 0;
   int64_t eval_windows =
       256;  ///< of the validation text, evenly spread; 0: all. The last evaluation takes all
 };
@@ -88,6 +92,20 @@ std::vector<Field> fields(LanguageModelSettings& settings);
 void check(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const LanguageModelSettings& settings);
 optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim);
+
+/// Settings of a run from a trained model, in place of those of a preset: AdamW, a rate that falls to 0, and
+/// lengths that are chosen by the data.
+void set_fine_tuning(TrainingSettings& settings);
+/// Chooses what is left to be chosen; `steps`: in one pass through the data. Epochs become steps.
+void choose_length(TrainingSettings& settings, double steps);
+/// The rate of full fine-tuning falls with the width of the model, from `base` at 768; adapters take ten times
+/// as much.
+void choose_rate(TrainingSettings& settings, int64_t embed_dim, double base);
+/// Tokens of a text, or of a training sequence, that fine-tuning reads by default: more are slow, and most texts
+/// are shorter.
+inline constexpr int64_t kReadTokens = 256;
+inline constexpr double kWarmupShare = 0.1;
+inline constexpr int64_t kEvaluations = 12;
 
 /// The default number of shards of a new run: 1, and in a job of several ranks 8.
 int64_t shards_of(const TrainingSettings& settings, int ranks);

@@ -53,6 +53,7 @@ def train_language_model(
     folder: PathLike,
     *,
     preset: str = "tiny",
+    valid: PathLike = "",
     tokenizer: PathLike = "",
     init: PathLike = "",
     resume: bool = False,
@@ -61,9 +62,11 @@ def train_language_model(
     progress: bool = False,
     **settings: Unpack[LanguageModelSettings],
 ) -> dict[str, Any]:
-    """Trains a language model on a text file; returns the summary as a dict.
+    """Trains a language model on a text or on conversations; returns the summary as a dict.
 
-    data        a UTF-8 text file
+    data        a UTF-8 text file; or, of a name ending in .jsonl, conversations: {"messages": [...]} on every line, or
+                {"prompt": ..., "completion": ...}, of which the answers are learned (docs/fine-tuning.md)
+    valid       validation data of the same kind, in place of the settings' validation_share
     folder      output: model, tokenizer, checkpoints, metrics, summary.json
     preset      "tiny", "small" or "tutorial"; `settings` override it (see language_model_settings(preset))
     tokenizer   a tokenizer.json or its folder; "char" or "bpe": train one of this type; "": the preset's type
@@ -73,7 +76,7 @@ def train_language_model(
     Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
     Under mpirun or srun all processes train together (multihead.distributed); the first one calls back and writes.
     """
-    return _run("lm", data, folder, settings, preset, "", tokenizer, init, resume, overwrite, callback, progress)
+    return _run("lm", data, folder, settings, preset, valid, tokenizer, init, resume, overwrite, callback, progress)
 
 
 def train_seq2seq(
@@ -92,7 +95,7 @@ def train_seq2seq(
 ) -> dict[str, Any]:
     """Trains a translator on sentence pairs; returns the summary as a dict. Translator.load(folder) loads the model.
 
-    data, valid  two-column files: source TAB target on every line
+    data, valid  tables of two columns: source TAB target on every line, CSV, or {"source": ..., "target": ...} (.jsonl)
     folder       output: model, tokenizers, checkpoints, metrics, summary.json
     preset       "tiny", "small" or "base"; `settings` override it (see seq2seq_settings(preset))
     tokenizer    a tokenizer.json, its folder, or a model folder with two; "char", "bpe" and "" as there
@@ -116,8 +119,8 @@ def train_classifier(
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to classify texts; returns the summary as a dict. TextClassifier.load(folder) loads it.
 
-    data, valid  text TAB label on every line, or text TAB second text TAB label; of a name ending in .jsonl, objects
-                 {"text": ..., "label": ...} that may have a "text_pair"
+    data, valid  text TAB label on every line, or text TAB second text TAB label; CSV; or, of a name ending in .jsonl,
+                 objects {"text": ..., "label": ...} that may have a "text_pair"
     folder       output: model, tokenizer, checkpoints, metrics, summary.json
     init         the encoder's folder that training starts from; a head for other labels is made anew
     settings     as classifier_settings() lists them: steps, batch, lr, freeze=True (the head alone) ...
@@ -140,7 +143,7 @@ def train_embedder(
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to embed texts; returns the summary as a dict. SentenceEncoder(folder) loads it.
 
-    data, valid  query TAB document on every line: the other documents of a batch are wrong answers
+    data, valid  query TAB document on every line, CSV, or {"query": ..., "document": ...} (.jsonl): the other documents of a batch are wrong answers
     init         a folder of sentence-transformers, or an encoder's, that training starts from
     settings     as embedder_settings() lists them: batch, temperature, symmetric, chunk (texts whose activations are
                  held at a time: large batches in little memory) ...

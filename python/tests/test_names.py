@@ -169,6 +169,24 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "LabelledTexts": "train_classifier",
     "read_labelled": "train_classifier",
     "distinct_labels": "train_classifier",
+    "read_texts": "train_classifier",
+    "parse_texts": "train_classifier",
+    "TableFormat": "train_classifier",
+    "Column": "train_classifier",
+    "TableLayout": "train_classifier",
+    "Table": "train_classifier",
+    "format_of": "train_classifier",
+    "read_table": "train_classifier",
+    "parse_table": "train_classifier",
+    "shared_rows": "train_classifier",
+    "read_corpus": "train_masked_lm",
+    "Dialogue": "train_language_model",
+    "Dialogues": "train_language_model",
+    "read_dialogues": "train_language_model",
+    "holds_dialogues": "train_language_model",
+    "DialogueBatch": "train_language_model",
+    "dialogue_batch": "train_language_model",
+    "read_dialogue_data": "train_language_model",
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields model_fields add_model_fields",
@@ -206,6 +224,7 @@ INTERNAL = {  # reason: names
     "with_weights trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
+    "activation_bytes set_fine_tuning choose_length choose_rate recipe_of joined "
     "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns "
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",

@@ -25,6 +25,27 @@ expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out clas
 expect 0 'accuracy 0\.[0-9]+|accuracy 1\.0' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true "${fast[@]}"
 expect 0 '42 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true --overwrite "${fast[@]}"
 
+# Tables in other formats; the label column is no text.
+{ echo 'label,text' && awk -F'\t' '{ printf "%s,\"%s\"\n", $2, $1 }' labels.tsv; } >labels.csv
+awk -F'\t' '{ printf "{\"text\":\"%s\",\"label\":\"%s\"}\n", $1, $2 }' labels.tsv >labels.jsonl
+"$multihead" classify classifier --data labels.tsv --quiet >from.tsv || fail "classify labels.tsv"
+for file in labels.csv labels.jsonl; do
+  "$multihead" classify classifier --data $file --quiet | cmp - from.tsv || fail "$file is read otherwise"
+  expect 0 'over      36 texts' "$multihead" eval classifier --data $file
+done
+[[ $(wc -l <from.tsv) -eq 36 ]] && grep -q '  red sun$' from.tsv || fail "labels were read as text"
+"$multihead" classify classifier --data labels.csv --format tsv >out.txt 2>&1 || fail "--format"
+
+cp labels.tsv labels.txt
+expect 3 'line 1 has a TAB: give --format' "$multihead" classify classifier --data labels.txt
+expect 2 'top has no effect on a tagger|stride has no effect on a classifier' "$multihead" classify classifier --data one.txt --stride 4
+expect 2 'last has no effect on a classifier' "$multihead" eval classifier --data labels.tsv --last 0.5
+expect 2 'lora-alpha has no effect with --lora-rank 0' "$multihead" train classifier --init bert --data labels.tsv --out x --lora-alpha 3
+expect 2 'momentum has no effect' "$multihead" train classifier --init bert --data labels.tsv --out x --momentum 0.3
+expect 2 'give --steps or --epochs' "$multihead" train classifier --init bert --data labels.tsv --out x --steps 3 --epochs 3
+expect 0 '18 steps' "$multihead" train classifier --data labels.tsv --out classifier --resume --steps 18 --quiet
+expect 0 ' 72 steps' "$multihead" train classifier --init bert --data labels.csv --out passes --batch 1 --epochs 2 --quiet
+
 expect 0 'recall at 1 [01]\.' "$multihead" train embedder --init bert --data pairs.tsv --valid pairs.tsv --out embedder --batch 4 --chunk 2 "${fast[@]}"
 expect 0 '2 vectors of 20 dimensions' "$multihead" embed embedder --data two.txt --out v.npy
 expect 0 'nats per hidden token' "$multihead" train mlm --init bert --data text.txt --out mlm --max-length 16 --batch 2 "${fast[@]}"

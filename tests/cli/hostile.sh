@@ -76,7 +76,8 @@ import json
 for line in open("spike/metrics.jsonl"): json.loads(line)' || fail 'metrics.jsonl is no JSON'
 
 # Files that are not there are bad input, whichever flag names them.
-expect 3 'nowhere.*No such file' "${train[@]}" --data text.txt --out never --tokenizer-file nowhere
+given=("$multihead" train lm --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 6 --quiet)
+expect 3 'nowhere.*No such file' "${given[@]}" --data text.txt --out never --tokenizer-file nowhere
 printf 'ab\tAB\nba\tBA\n' >pairs.tsv
 expect 3 'nowhere.*No such file' "$multihead" train seq2seq --data pairs.tsv --valid nowhere --out never
 expect 3 'nowhere.*No such file' "$multihead" train seq2seq --data pairs.tsv --tokenizer-file nowhere --out never
@@ -90,7 +91,7 @@ expect 0 'model in' "${train[@]}" --out "$odd/run" --resume
 expect 0 'perplexity' "$multihead" eval "$odd/run" --data "$odd/text.txt"
 expect 0 'the' "$multihead" generate "$odd/run" --prompt the --max-new-tokens 2
 expect 0 'tokens in' "$multihead" tokenizer encode "$odd/run" --data "$odd/text.txt" --out "$odd/text.tokens"
-expect 0 'model in' "${train[@]}" --data "$odd/text.tokens" --tokenizer-file "$odd/run" --out "$odd/again"
+expect 0 'model in' "${given[@]}" --data "$odd/text.tokens" --tokenizer-file "$odd/run" --out "$odd/again"
 
 # Threads that cannot be made are done without, and that is said once.
 short() {  # short COMMAND...: does its work, or says that there is no memory; never a signal

@@ -42,6 +42,14 @@ std::string read_text(const std::string& path, const ReadOptions& options) {
   return text;
 }
 
+std::string read_corpus(const std::string& path) {
+  const TableFormat format = format_of(path, TableFormat::by_name, TableFormat::lines);
+  MH_CHECK(format != TableFormat::csv && format != TableFormat::jsonl, FormatError, path,
+           ": this is a table by its name (", word_of(format),
+           "), expected plain text; rename it to .txt to read it as it stands");
+  return read_text(path);
+}
+
 void each_line(std::string_view text, FunctionRef<void(std::string_view line, int64_t number)> row) {
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -53,20 +61,17 @@ void each_line(std::string_view text, FunctionRef<void(std::string_view line, in
   }
 }
 
-ParallelText read_pairs(const std::string& path) {
-  const std::string text = read_text(path);
-  ParallelText pairs;
-  each_line(text, [&](std::string_view line, int64_t number) {
-    const auto tabs = std::count(line.begin(), line.end(), '\t');
-    MH_CHECK(tabs == 1, FormatError, path, ": line ", number,
-             " must have two columns, source TAB target, got ", tabs + 1);
-    const size_t tab = line.find('\t');
-    MH_CHECK(tab > 0 && tab + 1 < line.size(), FormatError, path, ": line ", number, " has an empty column");
-    pairs.source.emplace_back(line.substr(0, tab));
-    pairs.target.emplace_back(line.substr(tab + 1));
-  });
-  MH_CHECK(!pairs.source.empty(), FormatError, path, ": the file has blank lines only");
-  return pairs;
+ParallelText read_pairs(const std::string& path, TableFormat format) {
+  static const TableLayout layout = {.columns = {{{"source", "query", "anchor", "sentence1"}},
+                                                 {{"target", "document", "positive", "sentence2"}}},
+                                     .headerless = {{0, 1}},
+                                     .expected = "two columns, source and target"};
+  Table table = read_table(path, layout, format);
+  for (size_t row = 0; row < table.lines.size(); ++row) {
+    MH_CHECK(!table.cells[0][row].empty() && !table.cells[1][row].empty(), FormatError, path, ": line ",
+             table.lines[row], " has an empty column");
+  }
+  return {std::move(table.cells[0]), std::move(table.cells[1])};
 }
 
 TextSplit split_corpus(std::string_view text, const SplitOptions& options) {

@@ -9,6 +9,7 @@
 
 #include "multihead/core/files.h"
 #include "multihead/core/threads/parallel.h"
+#include "multihead/text/corpus/table.h"
 #include "multihead/text/corpus/token_file.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
@@ -24,6 +25,10 @@ struct ReadOptions {
 /// the offset and line).
 std::string read_text(const std::string& path, const ReadOptions& options = {});
 
+/// read_text() of a file that is not a table by its name. Throws FormatError for one that is: its quotes, braces
+/// and names would be taken for text.
+std::string read_corpus(const std::string& path);
+
 /// Sentence pairs, source[i] with target[i].
 struct ParallelText {
   std::vector<std::string> source, target;
@@ -33,10 +38,9 @@ struct ParallelText {
 /// line's end, LF or CR LF. Numbers count from 1, blank lines too.
 void each_line(std::string_view text, FunctionRef<void(std::string_view line, int64_t number)> row);
 
-/// A two-column file: source TAB target on every line that is not blank. Neither side may be empty.
-/// Throws: what read_text throws; FormatError naming the line that has another number of columns or an empty
-/// one, or if there is none.
-ParallelText read_pairs(const std::string& path);
+/// A table of two columns, neither empty: "source" and "target", which are also called "query" and "document"
+/// (or "anchor" and "positive"). Throws what read_table throws; FormatError naming the line with an empty cell.
+ParallelText read_pairs(const std::string& path, TableFormat format = TableFormat::by_name);
 
 struct SplitOptions {
   double validation = 0.1;  // share of the text, in (0, 1)

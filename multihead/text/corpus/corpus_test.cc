@@ -95,11 +95,11 @@ TEST_F(CorpusFileTest, ReadsPairs) {
   const auto error = [&](const std::string& bytes) {
     return error_of<FormatError>([&] { read_pairs(put("bad.tsv", bytes)); });
   };
-  EXPECT_THAT(error("a\tb\nc\n"), HasSubstr("line 2 must have two columns, source TAB target, got 1"));
-  EXPECT_THAT(error("a\tb\tc\n"), HasSubstr("line 1 must have two columns, source TAB target, got 3"));
-  EXPECT_THAT(error("a\tb\n\nc\n"), HasSubstr("line 3 must have two columns, source TAB target, got 1"));
-  EXPECT_THAT(error("a\tb\rc\td\r"), HasSubstr("line 1 must have two columns, source TAB target, got 3"));
-  EXPECT_THAT(error("\n \n\r\n"), HasSubstr("blank lines only"));
+  EXPECT_THAT(error("a\tb\nc\n"), HasSubstr("line 2 must have two columns, source and target, got 1"));
+  EXPECT_THAT(error("a\tb\tc\n"), HasSubstr("line 1 must have two columns, source and target, got 3"));
+  EXPECT_THAT(error("a\tb\n\nc\n"), HasSubstr("line 3 must have two columns, source and target, got 1"));
+  EXPECT_THAT(error("a\tb\rc\td\r"), HasSubstr("line 1 must have two columns, source and target, got 3"));
+  EXPECT_THAT(error("\n \n\r\n"), HasSubstr("no rows"));
   EXPECT_THAT(error("a\t\n"), HasSubstr("line 1 has an empty column"));
   EXPECT_THAT(error("\tb\n"), HasSubstr("line 1 has an empty column"));
   EXPECT_THAT(error(""), HasSubstr("empty"));

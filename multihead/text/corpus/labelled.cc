@@ -2,71 +2,55 @@
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/json.h"
-#include "multihead/text/corpus/corpus.h"
 
 namespace multihead::text {
 namespace {
 
-struct Row {
-  std::string text;
-  std::optional<std::string> second;
-  std::string label;
-};
-
-Row columns_of(std::string_view line, const std::string& where) {
-  const auto tabs = std::count(line.begin(), line.end(), '\t');
-  MH_CHECK(tabs == 1 || tabs == 2, FormatError, where,
-           " must have two columns, text TAB label, or three, with a second text, got ", tabs + 1);
-  const size_t first = line.find('\t'), last = line.rfind('\t');
-  Row row = {std::string(line.substr(0, first)), {}, std::string(line.substr(last + 1))};
-  if (tabs == 2) row.second = std::string(line.substr(first + 1, last - first - 1));
-  return row;
+TableLayout layout_of(bool needs_labels) {
+  TableLayout layout = {.columns = {{{"text", "sentence", "sentence1", "premise"}},
+                                    {{"text_pair", "sentence2", "hypothesis"}, false},
+                                    {{"label", "labels"}, needs_labels}},
+                        .headerless = {{0, 2}, {0, 1, 2}},
+                        .expected = "two columns, text and label, or three, with a second text between them",
+                        .otherwise = TableFormat::tsv};
+  if (needs_labels) return layout;
+  layout.headerless.push_back({0});
+  layout.expected = "one column, the text, two, text and label, or three, with a second text between them";
+  layout.otherwise = TableFormat::lines;
+  return layout;
 }
 
-Row object_of(std::string_view line, const std::string& where) {
-  const Json json = Json::parse(line, where);
-  const auto text_of = [&](const char* key, bool required) -> std::optional<std::string> {
-    const Json* value = json.find(key);
-    if (value == nullptr && !required) return std::nullopt;
-    MH_CHECK(value != nullptr && value->is_string(), FormatError, where, ": ", quote(key),
-             " must be a string");
-    return value->as_string();
-  };
-  Row row = {*text_of("text", true), text_of("text_pair", false), {}};
-  const Json* label = json.find("label");
-  MH_CHECK(label != nullptr && (label->is_string() || label->is_integer()), FormatError, where,
-           ": \"label\" must be a string or an integer");
-  row.label = label->is_string() ? label->as_string() : std::to_string(label->as_int());
-  return row;
+std::string trimmed(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  return std::string(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
+}
+
+LabelledTexts texts_of(Table table, const std::string& where) {
+  LabelledTexts all = {std::move(table.cells[0]), std::move(table.cells[1]), {}, std::move(table.lines)};
+  for (const std::string& label : table.cells[2]) all.labels.push_back(trimmed(label));
+  for (size_t row = 0; row < all.labels.size(); ++row) {
+    MH_CHECK(!all.labels[row].empty(), FormatError, where, ": line ", all.lines[row], " has no label");
+  }
+  return all;
 }
 
 }  // namespace
 
-LabelledTexts read_labelled(const std::string& path) {
-  const std::string text = read_text(path);
-  const bool is_json = path.ends_with(".jsonl");
-  LabelledTexts all;
-  each_line(text, [&](std::string_view line, int64_t number) {
-    const std::string where = concat(path, ": line ", number);
-    Row row = is_json ? object_of(line, where) : columns_of(line, where);
-    MH_CHECK(!row.label.empty(), FormatError, where, " has no label");
-    MH_CHECK(all.texts.empty() || row.second.has_value() == !all.seconds.empty(), FormatError, where,
-             row.second ? " has a second text, the lines before have none"
-                        : " has no second text, the lines before have one");
-    all.texts.push_back(std::move(row.text));
-    if (row.second) all.seconds.push_back(std::move(*row.second));
-    all.labels.push_back(std::move(row.label));
-  });
-  MH_CHECK(!all.texts.empty(), FormatError, path, ": the file has blank lines only");
-  return all;
+LabelledTexts read_labelled(const std::string& path, TableFormat format) {
+  return texts_of(read_table(path, layout_of(true), format), path);
+}
+
+LabelledTexts read_texts(const std::string& path, TableFormat format) {
+  return texts_of(read_table(path, layout_of(false), format), path);
+}
+
+LabelledTexts parse_texts(std::string_view text, const std::string& where, TableFormat format) {
+  return texts_of(parse_table(text, where, layout_of(false), format), where);
 }
 
 std::vector<std::string> distinct_labels(const std::vector<std::string>& labels) {

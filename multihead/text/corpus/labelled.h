@@ -3,22 +3,29 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "multihead/text/corpus/table.h"
 
 namespace multihead::text {
 
 /// texts[i], or texts[i] beside seconds[i], has the label labels[i].
 struct LabelledTexts {
   std::vector<std::string> texts;
-  std::vector<std::string> seconds;  ///< empty: single texts
-  std::vector<std::string> labels;
+  std::vector<std::string> seconds = {};  ///< empty: single texts
+  std::vector<std::string> labels = {};   ///< without spaces around them; empty: no labels
+  std::vector<int64_t> lines = {};        ///< of the file
 };
 
-/// A file of lines: text TAB label, or text TAB second text TAB label; of a name ending in .jsonl, objects
-/// {"text": …, "label": …} that may have a "text_pair", the label a string or an integer. Every line has the
-/// same columns, and no column but a text is empty. Throws what read_text throws; FormatError naming the
-/// line.
-LabelledTexts read_labelled(const std::string& path);
+/// A table with the columns "text", "label" and, for pairs, "text_pair" (table.h); without a header: text,
+/// label, or text, second text, label. Throws what read_table throws; FormatError for a label that is empty.
+LabelledTexts read_labelled(const std::string& path, TableFormat format = TableFormat::by_name);
+/// The same where the label may be missing: a lone column has texts, and so has a file whose name does not
+/// tell its format, one per line.
+LabelledTexts read_texts(const std::string& path, TableFormat format = TableFormat::by_name);
+LabelledTexts parse_texts(std::string_view text, const std::string& where,
+                          TableFormat format = TableFormat::by_name);
 
 /// The distinct labels, integers by value and before other words, which are sorted.
 std::vector<std::string> distinct_labels(const std::vector<std::string>& labels);

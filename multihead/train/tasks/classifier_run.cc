@@ -1,9 +1,17 @@
 #include "multihead/train/tasks/classifier_run.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/io/directory.h"
+#include "multihead/io/json.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/ops/loss.h"
 #include "multihead/train/data/rows.h"
@@ -31,7 +39,7 @@ std::vector<int64_t> label_ids(const std::vector<std::string>& names,
   std::vector<int64_t> result;
   for (const std::string& label : labels) {
     const auto found = ids.find(label);
-    MH_CHECK(found != ids.end(), ValueError, "train: the validation data has the label ", quote(label),
+    MH_CHECK(found != ids.end(), FormatError, "train: the validation data has the label ", quote(label),
              ", which the training data lacks");
     result.push_back(found->second);
   }
@@ -56,6 +64,73 @@ models::Encoder make_model(const ClassifierSettings& s, const std::vector<std::s
   return model;
 }
 
+// Whether a folder of sentence-transformers pools another token than the first, or all.
+bool pools_otherwise(const std::string& folder) {
+  const std::string path = io::join(folder, "1_Pooling/config.json");
+  if (node_at(path) != Node::file) return false;
+  const Json config = io::load_json(path);
+  const Json* first = config.find("pooling_mode_cls_token");
+  return first == nullptr || !(*first == Json(true));
+}
+
+// Numbers with a fraction are measurements, which a classifier would take for names.
+void check_names(const std::vector<std::string>& labels, const ClassifierSettings& s) {
+  if (s.labels_as_names) return;
+  const auto is_number = [](const std::string& label) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), value);
+    return error == std::errc() && end == label.data() + label.size();
+  };
+  const auto has_fraction = [](const std::string& label) { return label.find('.') != label.npos; };
+  MH_CHECK(!std::ranges::all_of(labels, is_number) || std::ranges::none_of(labels, has_fraction), FormatError,
+           "train: the labels are numbers, such as ", labels.back(),
+           ", and a classifier knows no order of them; give --labels-as-names true if they are names");
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// The labels by their counts, most frequent first.
+std::vector<std::pair<int64_t, std::string>> counts_of(const std::vector<std::string>& labels) {
+  std::map<std::string, int64_t> counts;
+  for (const std::string& label : labels) ++counts[label];
+  std::vector<std::pair<int64_t, std::string>> order;
+  for (const auto& [label, count] : counts) order.emplace_back(count, label);
+  std::ranges::stable_sort(order, std::greater(), &std::pair<int64_t, std::string>::first);
+  return order;
+}
+
+void describe_labels(ClassifierData& data, const text::LabelledTexts& training,
+                     const text::LabelledTexts& validation) {
+  constexpr size_t kShown = 30;
+  const auto counts = counts_of(training.labels);
+  std::string list;
+  for (size_t i = 0; i < std::min(counts.size(), kShown); ++i) {
+    list += concat(i == 0 ? "" : ", ", counts[i].second, " ", counts[i].first);
+  }
+  if (counts.size() > kShown) list += concat(" and ", counts.size() - kShown, " more");
+  data.notes.push_back(concat(training.texts.size(), " training texts, ", counts.size(), " labels: ", list));
+  if (!validation.labels.empty()) {
+    const auto hits = std::ranges::count(validation.labels, counts[0].second);
+    data.notes.push_back(
+        concat(validation.texts.size(), " validation texts; \"", counts[0].second,
+               "\" for all of them would have an accuracy of ",
+               std::round(1e4 * static_cast<double>(hits) / std::ssize(validation.labels)) / 1e4));
+  }
+  std::map<std::string, std::string> known;
+  for (const auto& [count, label] : counts) {
+    const auto [other, is_new] = known.emplace(lower_case(label), label);
+    if (is_new) continue;
+    data.warnings.push_back(concat("the labels ", quote(other->second), " and ", quote(label), " (", count,
+                                   " texts) differ in capital letters only"));
+  }
+  const std::string shared =
+      text::shared_rows({training.texts, training.seconds}, {validation.texts, validation.seconds});
+  if (!shared.empty()) data.warnings.push_back(shared);
+}
+
 Tensor targets_of(const std::vector<int64_t>& labels, const std::vector<int64_t>& rows) {
   std::vector<int64_t> targets;
   for (const int64_t row : rows) targets.push_back(labels[static_cast<size_t>(row)]);
@@ -68,9 +143,10 @@ ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
                                        const text::LabelledTexts& validation,
                                        const text::Tokenizer& tokenizer, const ClassifierSettings& s) {
   ClassifierData data{tokenizer, labels_of(training, s.model)};
-  MH_CHECK(data.labels.size() > 1, ValueError, "train: all texts have the label ", quote(data.labels.at(0)),
+  check_names(data.labels, s);
+  MH_CHECK(data.labels.size() > 1, FormatError, "train: all texts have the label ", quote(data.labels.at(0)),
            "; a classifier needs two");
-  MH_CHECK(validation.texts.empty() || validation.seconds.empty() == training.seconds.empty(), ValueError,
+  MH_CHECK(validation.texts.empty() || validation.seconds.empty() == training.seconds.empty(), FormatError,
            "train: only the ", training.seconds.empty() ? "validation" : "training",
            " data has pairs of texts");
   data.training = encode(training, tokenizer, s);
@@ -78,6 +154,7 @@ ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
   data.training_labels = label_ids(data.labels, training.labels);
   data.validation_labels = label_ids(data.labels, validation.labels);
   data.checksum = checksum_of_columns({training.texts, training.seconds, training.labels});
+  describe_labels(data, training, validation);
   return data;
 }
 
@@ -110,7 +187,10 @@ ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const Classif
           },
           data_id("texts", data.checksum, data.tokenizer), settings.eval_texts),
       data_(data),
-      init_(init) {}
+      init_(init),
+      known_labels_(fresh_.empty() || settings.model.head != EncoderHead::classification
+                        ? 0
+                        : settings.model.num_labels) {}
 
 Task::Loss ClassifierTask::loss(int64_t index) {
   const std::vector<int64_t> rows =
@@ -158,13 +238,39 @@ std::optional<LabelScore> ClassifierTask::score(int64_t most, const Sharing& sha
 }
 
 void ClassifierTask::save(io::CheckpointContents& contents) {
-  save_encoder_files(model_, data_.tokenizer, init_, contents);
+  save_encoder_files(model_, data_.tokenizer, init_, length_of(settings_), contents);
 }
 
 ClassifierData ClassifierTask::read(const Run& run) {
-  const auto [training, validation] = read_files(run, text::read_labelled);
+  const auto [training, validation] = read_files<text::LabelledTexts>(run, text::read_labelled);
   return prepare_classifier_data(training, validation,
                                  text::Tokenizer::load(models::tokenizer_folder(run.init)), run.settings);
+}
+
+std::vector<std::string> ClassifierTask::notes() const {
+  std::vector<std::string> all = data_.notes;
+  const int64_t length = length_of(settings_);
+  const auto cut = std::ranges::count_if(
+      data_.training, [&](const text::Encoding& text) { return std::ssize(text.ids) >= length; });
+  if (cut > 0)
+    all.push_back(concat(cut, " training texts have ", length, " tokens or more and are cut (--max-length)"));
+  return all;
+}
+
+std::vector<std::string> ClassifierTask::warnings() const {
+  std::vector<std::string> all = data_.warnings;
+  if (known_labels_ > 0) {
+    all.push_back(concat(init_, ": its head has ", known_labels_,
+                         " labels and not all of these, so that a new head takes its place"));
+  }
+  if (settings_.freeze && pools_otherwise(init_)) {
+    all.push_back(
+        concat(init_,
+               ": its texts' vectors are not those of the first token, which the head reads, so that a "
+               "frozen encoder has little to say: train all weights, or fit a linear classifier to the "
+               "vectors of multihead embed"));
+  }
+  return all;
 }
 
 void ClassifierTask::describe(ClassifierSummary& summary) const {
@@ -185,8 +291,11 @@ const Kind& ClassifierTask::kind() {
             "continue an interrupted run"},
            {"multihead classify model --data texts.txt", "use it"}},
       .unit = "text",
-      .data = "training texts: text [TAB second text] TAB label per line; or .jsonl",
+      .data =
+          "training texts with labels, as TSV, CSV or JSON Lines: text, label; for pairs text_pair between "
+          "them",
       .valid = "validation texts; without them there is no evaluation",
+      .has_columns = true,
       .make = TaskRun<ClassifierTask>::make};
   return kind;
 }

@@ -17,10 +17,11 @@ struct ClassifierData {
   std::vector<std::string> labels;
   Encodings training = {}, validation = {};
   std::vector<int64_t> training_labels = {}, validation_labels = {};
-  uint64_t checksum = 0;  ///< of the training texts
+  uint64_t checksum = 0;                               ///< of the training texts
+  std::vector<std::string> notes = {}, warnings = {};  ///< counts of labels, what looks like a mistake
 };
 /// `known`: the labels of the encoder's own head; used if they are all there are in the texts. Throws
-/// ValueError (a single label, a validation text whose label no training text has).
+/// FormatError (a single label, numbers as labels, a validation text whose label no training text has).
 ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
                                        const text::LabelledTexts& validation,
                                        const text::Tokenizer& tokenizer, const ClassifierSettings& settings);
@@ -55,6 +56,9 @@ class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, Lab
   static const Kind& kind();
   static ClassifierSettings preset(const std::string&) { return {}; }
   static Data read(const Run& run);
+  static int64_t pass(const ClassifierSettings& s, const Data& data) {
+    return (std::ssize(data.training) + s.batch - 1) / s.batch;
+  }
   static ClassifierTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
   Loss loss(int64_t index) override;
@@ -62,10 +66,13 @@ class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, Lab
   std::optional<LabelScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   void describe(ClassifierSummary& summary) const;
+  std::vector<std::string> notes() const;
+  std::vector<std::string> warnings() const;
 
  private:
   const ClassifierData& data_;
   std::string init_;
+  int64_t known_labels_;  // of a head in the folder that is not used
 };
 
 /// `data` and `valid` are files of labelled texts (text/corpus/labelled.h).

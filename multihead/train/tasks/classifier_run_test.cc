@@ -87,6 +87,63 @@ TEST_F(ClassifierRunTest, AFrozenEncoderKeepsItsWeights) {
   EXPECT_EQ(train_classifier(r).progress.first_loss, summary.validation->loss());
 }
 
+TEST_F(ClassifierRunTest, ARunThatHasEndedGoesOnToMoreSteps) {
+  ClassifierRun r = run("a");
+  r.settings.steps = 6;
+  train_classifier(r);
+  r.settings.steps = 12, r.resume = true;
+  expect_error<ValueError>([&] { train_classifier(r); }, "steps was 6, is now 12");
+  r.extends = true;
+  EXPECT_EQ(train_classifier(r).progress.step, 12);
+  EXPECT_EQ(io::load_json(path("a/summary.json")).at("progress").at("step").as_int(), 12);
+}
+
+TEST_F(ClassifierRunTest, WhatIsNotGivenIsChosenAndSaid) {
+  struct Listener : Observer {
+    void on_note(const std::string& message) override { all += message + "\n"; }
+    void on_warning(const std::string& message) override { all += message + "\n"; }
+    std::string all;
+  } listener;
+  ClassifierRun r = run("a");
+  write("train.tsv", bytes("train.tsv") + sentence(100, 0) + "\t LOW\n");
+  r.settings = {};
+  start_from(r.settings, r.init);
+  r.settings.epochs = 0.5, r.observers = {&listener};
+  train_classifier(r);
+  const Json record = io::load_json(path("a/train_config.json")).at("settings");
+  EXPECT_EQ(record.at("steps").as_int(), 1);  // half of 61 texts by 32
+  EXPECT_EQ(record.at("lr").as_double(), 2e-4);
+  for (const char* said : {"61 training texts, 4 labels: high 20, low 20, mid 20, LOW 1",
+                           "\"low\" and \"LOW\" (1 texts) differ in capital letters",
+                           "60 validation texts; \"high\" for all of them would have an accuracy of 0.33",
+                           "1 step, adamw, linear rate 0.0002", "new, with random weights: classifier"}) {
+    EXPECT_NE(listener.all.find(said), std::string::npos) << said << "\n" << listener.all;
+  }
+}
+
+TEST_F(ClassifierRunTest, TheResultReadsAsManyTokensAsItWasTrainedOn) {
+  ClassifierRun r = run("a");
+  r.settings.steps = 1, r.settings.max_length = 5;
+  train_classifier(r);
+  EXPECT_EQ(embed::TextClassifier::load(path("a")).max_length(), 5);
+  const std::string text = sentence(1, 0) + " " + sentence(2, 5) + " " + sentence(3, 5);
+  const auto classifier = embed::TextClassifier::load(path("a"));
+  const std::vector<std::string> texts = {text};
+  EXPECT_EQ(classifier.logits(texts).to_vector<float>(),
+            classifier.logits(texts, {.max_length = 5}).to_vector<float>());
+  EXPECT_NE(classifier.logits(texts).to_vector<float>(),
+            classifier.logits(texts, {.max_length = 8}).to_vector<float>());
+}
+
+TEST_F(ClassifierRunTest, NumbersAreNoNamesUnlessTheyAreSaidToBe) {
+  write("train.tsv", "a\t1.5\nb\t2.5\n");
+  ClassifierRun r = run("a");
+  r.valid = "", r.settings.steps = 1;
+  expect_error<FormatError>([&] { train_classifier(r); }, "give --labels-as-names true");
+  r.settings.labels_as_names = true;
+  EXPECT_THAT(train_classifier(r).labels, ElementsAre("1.5", "2.5"));
+}
+
 TEST_F(ClassifierRunTest, StopsEarly) {
   ClassifierRun r = run("a");
   r.settings.lr = 1e-30, r.settings.patience = 2;
@@ -105,16 +162,16 @@ TEST_F(ClassifierRunTest, PairsAreOneSequence) {
   EXPECT_FALSE(train_classifier(r).validation);
   EXPECT_LT(io::load_json(path("a/summary.json")).at("progress").at("tokens").as_int(), 40 * 7 * 40);
   r.valid = path("valid.tsv"), r.overwrite = true;
-  expect_error<ValueError>([&] { train_classifier(r); }, "only the training data has pairs");
+  expect_error<FormatError>([&] { train_classifier(r); }, "only the training data has pairs");
 }
 
 TEST_F(ClassifierRunTest, BadInputIsNamedAndLeavesNothing) {
   ClassifierRun r = run("bad");
   write("one.tsv", "a\tx\nb\tx\n");
   r.data = path("one.tsv");
-  expect_error<ValueError>([&] { train_classifier(r); }, "all texts have the label \"x\"");
+  expect_error<FormatError>([&] { train_classifier(r); }, "all texts have the label \"x\"");
   r = run("bad"), write("valid.tsv", "a\tnew\n");
-  expect_error<ValueError>([&] { train_classifier(r); }, "the label \"new\"");
+  expect_error<FormatError>([&] { train_classifier(r); }, "the label \"new\"");
   r = run("bad"), r.data = path("none.tsv");
   expect_error<IoError>([&] { train_classifier(r); }, "none.tsv");
   r = run("bad"), r.settings.batch = 0;

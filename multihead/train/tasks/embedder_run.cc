@@ -179,8 +179,12 @@ std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& s
 }
 
 void EmbedderTask::save(io::CheckpointContents& contents) {
-  save_encoder_files(model_.encoder(), model_.tokenizer(), init_, contents);
+  save_encoder_files(model_.encoder(), model_.tokenizer(), init_, length_of(settings_), contents);
   contents.files.merge(model_.module_files().at("").files);
+  std::string& limits = contents.files.at("sentence_bert_config.json");
+  Json json = Json::parse(limits);
+  json["max_seq_length"] = length_of(settings_);
+  limits = json.dump(2) + "\n";
 }
 
 // Modules of sentence-transformers that have folders of their own; training does not change them.
@@ -229,10 +233,16 @@ EmbedderTask::Data EmbedderTask::read(const Run& run) {
   SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
   const int64_t length = length_of(run.settings);
-  EmbedderData pairs = {encode_text_pairs(encoder, training, length),
-                        encode_text_pairs(encoder, validation, length),
-                        checksum_of_columns({training.source, training.target})};
+  EmbedderData pairs = {
+      encode_text_pairs(encoder, training, length), encode_text_pairs(encoder, validation, length),
+      checksum_of_columns({training.source, training.target}),
+      text::shared_rows({training.source, training.target}, {validation.source, validation.target})};
   return {std::move(encoder), std::move(pairs)};
+}
+
+std::vector<std::string> EmbedderTask::warnings() const {
+  if (data_.shared.empty()) return {};
+  return {data_.shared};
 }
 
 const Kind& EmbedderTask::kind() {
@@ -247,14 +257,18 @@ const Kind& EmbedderTask::kind() {
            {"multihead train embedder --data train.tsv --out model --resume", "continue an interrupted run"},
            {"multihead embed model --data texts.txt --out vectors.npy", "use it"}},
       .unit = "query",
-      .data = "training pairs: query TAB document per line",
+      .data = "training pairs: query and document, as TSV, CSV or JSON Lines",
       .valid = "validation pairs; without them there is no evaluation",
+      .has_columns = true,
       .make = TaskRun<EmbedderTask>::make};
   return kind;
 }
 
 void start_from(EmbedderSettings& settings, const std::string& init) {
-  settings.model = SentenceEncoder::load(init, std::nullopt).encoder().config();
+  const SentenceEncoder encoder = SentenceEncoder::load(init, std::nullopt);
+  settings.model = encoder.encoder().config();
+  set_fine_tuning(settings);
+  settings.max_length = std::min(encoder.max_length(), kReadTokens);
 }
 
 EmbedderSummary train_embedder(const EmbedderRun& run) { return train_task<EmbedderTask>(run); }

@@ -21,7 +21,8 @@ TextPairs encode_text_pairs(const embed::SentenceEncoder& encoder, const text::P
 
 struct EmbedderData {
   TextPairs training, validation;
-  uint64_t checksum = 0;  ///< of the training texts
+  uint64_t checksum = 0;    ///< of the training texts
+  std::string shared = {};  ///< a warning of pairs on both sides of the split
 };
 
 /// How well documents are found.
@@ -65,6 +66,10 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   static EmbedderSettings preset(const std::string&) { return {}; }
   static Run computed(Run run);
   static Data read(const Run& run);
+  static constexpr double kRate = 1.5e-5;
+  static int64_t pass(const EmbedderSettings& s, const Data& data) {
+    return std::ssize(data.pairs.training.queries) / s.batch;
+  }
   static EmbedderTask make(const Run& run, Data& data) {
     return {run.settings, std::move(data.encoder), data.pairs, run.init};
   }
@@ -75,6 +80,7 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   void save(io::CheckpointContents& contents) override;
   void remove_modules(const RunFolder& folder) const;
   void write_modules(const RunFolder& folder) const;
+  std::vector<std::string> warnings() const;
   void describe(EmbedderSummary& summary) const { summary.pairs = std::ssize(data_.training.queries); }
 
  private:
@@ -87,7 +93,7 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   std::string init_;
 };
 
-/// `data` and `valid` are two-column files: query TAB document.
+/// `data` and `valid` are tables of queries and documents (text::read_pairs).
 using EmbedderRun = RunOf<EmbedderSettings>;
 /// See train_task(). The result is a folder of sentence-transformers.
 EmbedderSummary train_embedder(const EmbedderRun& run);

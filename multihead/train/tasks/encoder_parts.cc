@@ -55,6 +55,8 @@ Encodings encode_pair_texts(const text::Tokenizer& tokenizer, const std::vector<
 
 void start_from(EncoderSettings& settings, const std::string& init) {
   settings.model = models::load_encoder(init).config();
+  set_fine_tuning(settings);
+  settings.max_length = std::min(settings.model.context, kReadTokens);
 }
 
 models::Encoder encoder_from(const models::EncoderConfig& config, models::Encoder from, int64_t seed,
@@ -90,14 +92,18 @@ std::string config_of(const text::Tokenizer& tokenizer) {
 }  // namespace
 
 void save_encoder_files(models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& init,
-                        io::CheckpointContents& contents) {
+                        int64_t length, io::CheckpointContents& contents) {
   contents.tensors["model.safetensors"] = models::encoder_tensors(model);
   contents.files["config.json"] = models::config_to_json(model.config()).dump(2) + "\n";
   contents.files["tokenizer.json"] = tokenizer.to_json();
   const std::string given = io::join(init, "tokenizer_config.json");
   const bool is_given = !init.empty() && node_at(given) == Node::file;
-  contents.files["tokenizer_config.json"] =
-      is_given ? read_file(given, uint64_t{16} << 20) : config_of(tokenizer);
+  std::string& config = contents.files["tokenizer_config.json"];
+  config = is_given ? read_file(given, uint64_t{16} << 20) : config_of(tokenizer);
+  if (length == 0) return;
+  Json json = Json::parse(config, given);
+  json["model_max_length"] = length;
+  config = json.dump(2) + "\n";
 }
 
 }  // namespace multihead::train

@@ -31,8 +31,9 @@ models::Encoder encoder_from(const models::EncoderConfig& config, models::Encode
 /// Parameters other than these require no gradient any more.
 void freeze_all_but(models::Encoder& model, const std::vector<std::string>& names);
 
-/// config.json, model.safetensors and the tokenizer's files; tokenizer_config.json as `init` has it.
+/// config.json, model.safetensors and the tokenizer's files; tokenizer_config.json as `init` has it but for
+/// model_max_length, the tokens that were read of a text; 0: as it is.
 void save_encoder_files(models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& init,
-                        io::CheckpointContents& contents);
+                        int64_t length, io::CheckpointContents& contents);
 
 }  // namespace multihead::train

@@ -7,10 +7,7 @@
 
 namespace multihead::train {
 
-EncoderSettings::EncoderSettings() {
-  schedule = optim::ScheduleKind::linear;
-  lr = 5e-5, final_ratio = 0, beta2 = 0.999, weight_decay = 0.01;
-}
+EncoderSettings::EncoderSettings() { set_fine_tuning(*this); }
 
 namespace {
 
@@ -51,6 +48,7 @@ std::vector<Field> fields(ClassifierSettings& s) {
   std::vector<Field> list;
   add_encoder_fields(list, s);
   list.push_back({"freeze", "train only the new head", &s.freeze});
+  list.push_back({"labels-as-names", "labels such as 1.5 are names of classes", &s.labels_as_names, 0, true});
   list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);
@@ -67,7 +65,7 @@ std::vector<std::string> masked_lm_presets() { return {"tiny", "small", "base"};
 MaskedLmSettings masked_lm_settings(const std::string& preset) {
   MaskedLmSettings s;
   models::EncoderConfig& m = s.model;
-  s.lr = 1e-3, s.steps = 3000, s.eval_every = 250;
+  s.lr = 1e-3, s.steps = 3000, s.warmup_steps = 100, s.eval_every = 250;
   m.context = 128, m.dropout_p = m.attention_dropout_p = 0.1;
   if (preset == "tiny") {
     m.num_layers = 4, m.num_heads = 4, m.embed_dim = 128, m.dropout_p = m.attention_dropout_p = 0;

@@ -19,7 +19,8 @@ struct EncoderSettings : TrainingSettings {
 };
 
 struct ClassifierSettings : EncoderSettings {
-  bool freeze = false;     ///< trains only what the folder of the encoder does not hold
+  bool freeze = false;           ///< trains only what the folder of the encoder does not hold
+  bool labels_as_names = false;  ///< labels that are numbers with a fraction are names
   int64_t eval_texts = 0;  ///< validation texts per evaluation, evenly spread; 0: all. The last takes all
 };
 

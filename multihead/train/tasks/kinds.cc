@@ -28,6 +28,8 @@ void check_request(const RunRequest& request, const Kind& kind) {
            ": it fine-tunes a model and needs its folder, init");
   MH_CHECK(kind.valid != nullptr || request.valid.empty(), ValueError, "train ", kind.name,
            ": it takes no file of validation data, got ", quote(request.valid));
+  MH_CHECK(kind.has_columns || request.format == text::TableFormat::by_name, ValueError, "train ", kind.name,
+           ": its data are no table and have no format, got ", word_of(request.format));
   MH_CHECK(kind.tokenizer != nullptr || request.tokenizer.empty(), ValueError, "train ", kind.name,
            ": it takes the tokenizer of init, got ", quote(request.tokenizer));
 }

@@ -360,7 +360,8 @@ TEST_F(LanguageModelRunTest, SpecialTokensThatAreReadAsCharactersAreSaid) {
   EXPECT_THAT(prepare_language_model_data(text(), "t.txt", settings).warnings, testing::IsEmpty());
   const auto spelled = prepare_language_model_data(text() + "<|endoftext|>" + text(), "t.txt", settings);
   ASSERT_EQ(spelled.warnings.size(), 1u);
-  EXPECT_THAT(spelled.warnings[0], HasSubstr("read as plain characters: \"<|endoftext|>\"; to train"));
+  EXPECT_THAT(spelled.warnings[0],
+              HasSubstr("read as plain characters: \"<|endoftext|>\"; train conversations as such"));
   EXPECT_EQ(LanguageModelTask(settings, spelled).warnings(), spelled.warnings);
 }
 

@@ -140,10 +140,10 @@ std::optional<MaskedLoss> MaskedLmTask::score(int64_t most, const Sharing& shari
 }
 
 void MaskedLmTask::save(io::CheckpointContents& contents) {
-  save_encoder_files(model_, data_.tokenizer, init_, contents);
+  save_encoder_files(model_, data_.tokenizer, init_, 0, contents);
 }
 
-std::string MaskedLmTask::read(const Run& run) { return text::read_text(run.data); }
+std::string MaskedLmTask::read(const Run& run) { return text::read_corpus(run.data); }
 
 // Every rank reads the text; the tokenizer is the leader's.
 LanguageModelData MaskedLmTask::prepare(const Run& run, const RunFolder* folder, const std::string& text) {

@@ -32,6 +32,9 @@ class MaskedLmTask : public ModelTask<MaskedLmSettings, models::Encoder, MaskedL
   static MaskedLmSettings preset(const std::string& name) { return masked_lm_settings(name); }
   static std::string read(const Run& run);
   static Data prepare(const Run& run, const RunFolder* folder, const std::string& text);
+  static int64_t pass(const MaskedLmSettings& s, const Data& data) {
+    return std::max<int64_t>(1, data.training.size() / (length_of(s) * s.batch));
+  }
   static MaskedLmTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
   Loss loss(int64_t index) override;

@@ -18,6 +18,7 @@ namespace multihead::train {
 ///   kind()                    its row of kinds()
 ///   preset(name)              its settings
 ///   read(run)                 its data, before the output folder exists: a refusal leaves nothing behind
+///   pass(settings, data)      the micro-batches in a pass through the data
 ///   make(run, data)           the task
 ///   loss(), targets()         of a micro-batch
 ///   score(most, sharing)      of `most` validation examples, evenly spread, or of all (0); none without any
@@ -77,6 +78,8 @@ class ModelTask : public Task {
   ModelType& model() { return model_; }
   const std::vector<std::string>& fresh() const { return fresh_; }
 
+  /// The rate that choose_rate() begins with.
+  static constexpr double kRate = 5e-5;
   /// The run as the loop computes it.
   static Run computed(Run run) { return run; }
   /// The data as the task takes it, where that depends on the leader's folder.
@@ -87,8 +90,9 @@ class ModelTask : public Task {
   /// Folders beside the model: an earlier run's are removed, this one's written.
   void remove_modules(const RunFolder&) const {}
   void write_modules(const RunFolder&) const {}
-  /// Told before the first step.
+  /// Told before the first step; notes to those who want to read along.
   std::vector<std::string> warnings() const { return {}; }
+  std::vector<std::string> notes() const { return {}; }
   /// The units that the summary counts.
   void describe(Summary&) const {}
   /// Makes the model of the last weights, instead of taking the best checkpoint's. Returns whether it did.
@@ -111,8 +115,9 @@ struct Files {
   Texts training, validation;
 };
 template <class Texts>
-Files<Texts> read_files(const RunRequest& run, Texts (*read)(const std::string& path)) {
-  return {read(run.data), run.valid.empty() ? Texts() : read(run.valid)};
+Files<Texts> read_files(const RunRequest& run,
+                        Texts (*read)(const std::string& path, text::TableFormat format)) {
+  return {read(run.data, run.format), run.valid.empty() ? Texts() : read(run.valid, run.format)};
 }
 
 /// Checksums of the data of a task with one tokenizer.
@@ -177,6 +182,22 @@ inline void read_config(models::EncoderConfig& config, const Json& json, const s
 
 }  // namespace detail
 
+namespace detail {
+
+/// Chooses what depends on the data, in `run` and as the user is to see it.
+template <class T, class Data>
+void choose(typename T::Run& run, typename T::Run& given, const Data& data) {
+  TrainingSettings& s = run.settings;
+  const double micro_batches = static_cast<double>(s.accumulate * std::max<int64_t>(s.shards, 1));
+  choose_rate(s, run.settings.model.embed_dim, T::kRate);
+  choose_length(s, static_cast<double>(T::pass(run.settings, data)) / micro_batches);
+  TrainingSettings& shown = given.settings;
+  shown.steps = s.steps, shown.epochs = s.epochs, shown.lr = s.lr;
+  shown.warmup_steps = s.warmup_steps, shown.eval_every = s.eval_every;
+}
+
+}  // namespace detail
+
 /// Trains a model of any kind. Throws IoError, FormatError (data, checkpoints), ValueError (settings),
 /// NumericError. An interrupted run leaves a checkpoint and no model.
 template <class T>
@@ -186,11 +207,12 @@ typename T::Summary train_task(const typename T::Run& request) {
   given.settings.shards = shards_of(given.settings, given.ranks());
   check(given.settings);
   check_request(given, given.settings);
-  const typename T::Run run = T::computed(given);
+  typename T::Run run = T::computed(given);
   check_training_memory(run.settings, models::matrix_weights(least_model(run.settings)), run.ranks());
   auto read = T::read(run);
   const std::unique_ptr<RunFolder> folder = folder_of(run);
   auto data = T::prepare(run, folder.get(), std::move(read));
+  detail::choose<T>(run, given, data);
   T task = T::make(run, data);
   auto& network = detail::network_of(task.model());
   check_training_memory(run.settings, nn::parameter_count(network), run.ranks());
@@ -200,6 +222,11 @@ typename T::Summary train_task(const typename T::Run& request) {
     share_start(run, begins || adapts, task.model(), T::load_init);
   }
   for (Observer* observer : run.leads() ? run.observers : std::vector<Observer*>()) {
+    for (const std::string& note : task.notes()) observer->on_note(note);
+    observer->on_note(recipe_of(run.settings));
+    if (!run.init.empty() && !task.fresh().empty()) {
+      observer->on_note(concat("new, with random weights: ", joined(task.fresh())));
+    }
     for (const std::string& warning : task.warnings()) observer->on_warning(warning);
   }
   if (!adapts) return detail::run_to_end(task, task, run, folder.get());
@@ -217,9 +244,16 @@ class TaskRun final : public AnyRun {
   std::vector<Field> settings() override { return fields(run_.settings); }
   void set_preset(const std::string& name) override { run_.settings = T::preset(name); }
   void start_from_init() override { start_from(run_.settings, run_.init); }
-  Json model() const override { return models::config_to_json(run_.settings.model); }
+  Json model() const override {
+    auto config = run_.settings.model;
+    if constexpr (requires { run_.settings.positions; })
+      config.context = std::max(config.context, run_.settings.positions);
+    return models::config_to_json(config);
+  }
   void set_model(const Json& config, const std::string& where) override {
     detail::read_config(run_.settings.model, config, where);
+    if constexpr (requires { run_.settings.positions; })
+      run_.settings.positions = run_.settings.model.context;
   }
   void check_settings() const override { check(run_.settings); }
   Json train() const override { return to_json(train_task<T>(run_)); }

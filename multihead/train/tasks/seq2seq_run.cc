@@ -19,12 +19,31 @@ std::vector<std::string_view> views(const std::vector<std::string>& lines) {
   return {lines.begin(), lines.end()};
 }
 
+// With a template that ends every sentence, as Marian's: whoever reads tokenizer.json needs to know of the end.
+text::Tokenizer ending_sentences(const text::Tokenizer& tokenizer) {
+  const auto word = [](const char* kind, const char* id, int64_t type) {
+    return Json::object({{kind, Json::object({{"id", id}, {"type_id", type}})}});
+  };
+  const Json first = word("Sequence", "A", 0), second = word("Sequence", "B", 1),
+             end = word("SpecialToken", kEos, 0), last = word("SpecialToken", kEos, 1);
+  const Json token = Json::object({{"id", kEos},
+                                   {"ids", Json(std::vector<Json>{Json(*tokenizer.eos_id())})},
+                                   {"tokens", Json(std::vector<Json>{Json(kEos)})}});
+  Json json = Json::parse(tokenizer.to_json());
+  json["post_processor"] = Json::object({{"type", "TemplateProcessing"},
+                                         {"single", Json(std::vector<Json>{first, end})},
+                                         {"pair", Json(std::vector<Json>{first, end, second, last})},
+                                         {"special_tokens", Json::object({{kEos, token}})}});
+  return text::Tokenizer::from_contents(json.dump(2), tokenizer.config_json());
+}
+
 text::Tokenizer train_tokenizer(const std::vector<std::string_view>& lines, const Seq2SeqSettings& s) {
   const text::SpecialTokens special = {.eos = kEos, .pad = kPad, .unk = kUnk};
   if (s.tokenizer == TokenizerChoice::characters) {
-    return text::Tokenizer::train_characters(lines, {.special = special});
+    return ending_sentences(text::Tokenizer::train_characters(lines, {.special = special}));
   }
-  return text::Tokenizer::train_bpe(lines, {.vocab_size = s.vocab_size, .special = special});
+  return ending_sentences(
+      text::Tokenizer::train_bpe(lines, {.vocab_size = s.vocab_size, .special = special}));
 }
 
 PairTokenizers train_tokenizers(const text::ParallelText& text, const Seq2SeqSettings& s) {
@@ -112,9 +131,10 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
   data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
   data.left_out = drop_long(data.training, settings.max_tokens);
   drop_long(data.validation, settings.max_tokens);
-  MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
+  MH_CHECK(!data.training.empty(), FormatError, "train: all ", data.left_out,
            " sentence pairs are longer than --max-tokens ", settings.max_tokens);
   data.checksum = checksum_of_columns({training.source, training.target});
+  data.shared = text::shared_rows({training.source, training.target}, {validation.source, validation.target});
   return data;
 }
 
@@ -223,9 +243,14 @@ Seq2SeqData Seq2SeqTask::prepare(const Run& run, const RunFolder* folder, const 
 }
 
 std::vector<std::string> Seq2SeqTask::warnings() const {
-  if (data_.left_out == 0) return {};
-  return {concat(data_.left_out, " of ", std::ssize(data_.training) + data_.left_out,
-                 " pairs are longer than ", settings_.max_tokens, " tokens and are skipped (--max-tokens)")};
+  std::vector<std::string> all;
+  if (!data_.shared.empty()) all.push_back(data_.shared);
+  if (data_.left_out > 0) {
+    all.push_back(concat(data_.left_out, " of ", std::ssize(data_.training) + data_.left_out,
+                         " pairs are longer than ", settings_.max_tokens,
+                         " tokens and are skipped (--max-tokens)"));
+  }
+  return all;
 }
 
 void Seq2SeqTask::describe(Seq2SeqSummary& summary) const {
@@ -257,8 +282,9 @@ const Kind& Seq2SeqTask::kind() {
                    {"multihead train seq2seq --data t.tsv --valid v.tsv --out m --preset small --average 4",
                     "a larger model, averaging its last four checkpoints"}},
       .unit = "token",
-      .data = "training pairs: source TAB target per line, UTF-8",
+      .data = "training pairs: source and target, as TSV, CSV or JSON Lines, UTF-8",
       .valid = "validation pairs; without them there is no evaluation",
+      .has_columns = true,
       .tokenizer = "use the tokenizers of this folder (or tokenizer.json)",
       .presets = seq2seq_presets(),
       .make = TaskRun<Seq2SeqTask>::make};
@@ -267,6 +293,7 @@ const Kind& Seq2SeqTask::kind() {
 
 void start_from(Seq2SeqSettings& settings, const std::string& init) {
   settings.model = models::load_seq2seq(init).config();
+  set_fine_tuning(settings);
 }
 
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) { return train_task<Seq2SeqTask>(run); }

@@ -30,8 +30,9 @@ struct Seq2SeqData {
   PairTokenizers tokenizers;
   PairTokens special;
   std::vector<TokenPair> training, validation;
-  int64_t left_out = 0;   ///< training pairs longer than settings.max_tokens
-  uint64_t checksum = 0;  ///< of the training text
+  int64_t left_out = 0;     ///< training pairs longer than settings.max_tokens
+  uint64_t checksum = 0;    ///< of the training text
+  std::string shared = {};  ///< a warning of pairs on both sides of the split
 };
 
 /// Trains tokenizers unless given, and encodes the pairs. Validation pairs longer than max_tokens are skipped
@@ -70,6 +71,10 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
   static Seq2SeqSettings preset(const std::string& name) { return seq2seq_settings(name); }
   static Texts read(const Run& run) { return read_files(run, text::read_pairs); }
   static Data prepare(const Run& run, const RunFolder* folder, const Texts& texts);
+  static int64_t pass(const Seq2SeqSettings& s, const Data& data) {
+    return PairBatches(data.training, {.batch_tokens = s.batch_tokens, .bucket = s.bucket})
+        .batches_per_epoch();
+  }
   static Seq2SeqTask make(const Run& run, const Data& data) { return {run.settings, data}; }
   static models::Seq2Seq load_init(const std::string& init) { return models::load_seq2seq(init); }
 
@@ -90,7 +95,7 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
 /// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths);
 
-/// `data` and `valid` are two-column files; a tokenizer may be a model folder with two.
+/// `data` and `valid` are tables of sources and targets (text::read_pairs); a tokenizer may be a model folder with two.
 using Seq2SeqRun = RunOf<Seq2SeqSettings>;
 /// See train_task().
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run);

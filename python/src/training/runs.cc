@@ -85,6 +85,8 @@ void assign_settings(const std::string& kind, const std::vector<train::Field>& k
     }
     train::assign(*find(), std::string_view(text));
   }
+  MH_CHECK(!settings.contains("steps") || !settings.contains("epochs"), ValueError, "train ", kind,
+           ": give steps or epochs, not both");
 }
 
 std::unique_ptr<train::AnyRun> new_run(const std::string& kind, const std::string& preset) {
@@ -104,6 +106,7 @@ nb::object train_kind(const std::string& kind, const Path& data, const Path& fol
   request.tokenizer = tokenizer;
   request.init = init;
   request.resume = resume;
+  request.extends = resume && (settings.contains("steps") || settings.contains("epochs"));
   request.overwrite = overwrite;
   if (!request.init.empty()) run->start_from_init();
   assign_settings(kind, run->settings(), settings);
