@@ -41,6 +41,7 @@ class LanguageModelSettings(TypedDict, total=False):
     context_shards: int
     eval_windows: int
     steps: int
+    epochs: float
     accumulate: int
     shards: int
     optimizer: str
@@ -99,6 +100,7 @@ class Seq2SeqSettings(TypedDict, total=False):
     average: int
     eval_pairs: int
     steps: int
+    epochs: float
     accumulate: int
     shards: int
     optimizer: str
@@ -143,6 +145,7 @@ class MaskedLmSettings(TypedDict, total=False):
     validation_share: float
     eval_windows: int
     steps: int
+    epochs: float
     accumulate: int
     shards: int
     optimizer: str
@@ -177,8 +180,10 @@ class ClassifierSettings(TypedDict, total=False):
     dropout: float
     attention_dropout: float
     freeze: bool
+    labels_as_names: bool
     eval_texts: int
     steps: int
+    epochs: float
     accumulate: int
     shards: int
     optimizer: str
@@ -217,6 +222,7 @@ class EmbedderSettings(TypedDict, total=False):
     chunk: int
     eval_pairs: int
     steps: int
+    epochs: float
     accumulate: int
     shards: int
     optimizer: str
