@@ -8,8 +8,8 @@
 
 namespace multihead::cli {
 
-/// Prints loss, accuracy and macro F1 over a file of labelled texts (text/corpus/labelled.h). Throws InputError (a
-/// label that the model has not, a model of another problem_type).
+/// Prints loss, accuracy and macro F1 over a file of labelled texts (text/corpus/labelled.h). Throws
+/// InputError (a label that the model has not, a model of another problem_type).
 int eval_classifier(const std::string& folder, const std::string& data, text::TableFormat format,
                     const CommonOptions& common);
 

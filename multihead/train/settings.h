@@ -101,8 +101,8 @@ void choose_length(TrainingSettings& settings, double steps);
 /// The rate of full fine-tuning falls with the width of the model, from `base` at 768; adapters take ten times
 /// as much.
 void choose_rate(TrainingSettings& settings, int64_t embed_dim, double base);
-/// Tokens of a text, or of a training sequence, that fine-tuning reads by default: more are slow, and most texts
-/// are shorter.
+/// Tokens of a text that fine-tuning reads by default, of a training sequence twice as many: more are slow,
+/// and most texts are shorter.
 inline constexpr int64_t kReadTokens = 256;
 inline constexpr double kWarmupShare = 0.1;
 inline constexpr int64_t kEvaluations = 12;

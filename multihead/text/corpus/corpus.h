@@ -25,8 +25,8 @@ struct ReadOptions {
 /// the offset and line).
 std::string read_text(const std::string& path, const ReadOptions& options = {});
 
-/// read_text() of a file that is not a table by its name. Throws FormatError for one that is: its quotes, braces
-/// and names would be taken for text.
+/// read_text() of a file that is not a table by its name. Throws FormatError for one that is: its quotes,
+/// braces and names would be taken for text.
 std::string read_corpus(const std::string& path);
 
 /// Sentence pairs, source[i] with target[i].

@@ -28,10 +28,10 @@ struct Dialogues {
 
 /// A file in JSON Lines. An object has one of
 ///
-///   "messages"               a conversation, rendered by the tokenizer's chat template, to which "tools" and the
-///                            members of "chat_template_kwargs" go; the assistant's messages are the targets
-///   "prompt", "completion"   of messages, likewise with the completion's as targets, or of plain texts, which an
-///                            end token follows
+///   "messages"               a conversation, rendered by the tokenizer's chat template, to which "tools"
+///                            and the members of "chat_template_kwargs" go; the assistant's messages are the targets
+///   "prompt", "completion"   of messages, likewise with the completion's as targets, or of plain texts,
+///                            which an end token follows
 ///   "text"                   a plain text, all of which is learned, with an end token
 ///
 /// Special tokens are what the template writes; in a message they are plain characters. Throws IoError;

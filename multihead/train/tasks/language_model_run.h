@@ -90,8 +90,8 @@ class LanguageModelTask : public ModelTask<LanguageModelSettings, models::Langua
   std::optional<WindowOrder> order_;  // of a text
 };
 
-/// `data` is a text file, a file of conversations (read_dialogues), a token file or a list of token files, which
-/// need the tokenizer that made them; `valid` is a file of the same kind, in place of a part of the data.
+/// `data` is a text file, a file of conversations (read_dialogues), a token file or a list of token files,
+/// which need the tokenizer that made them; `valid` is a file of the same kind, in place of a part of the data.
 using LanguageModelRun = RunOf<LanguageModelSettings>;
 using LanguageModelSummary = ScoredSummary<TextLoss>;
 /// See train_task().

@@ -95,7 +95,8 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
 /// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths);
 
-/// `data` and `valid` are tables of sources and targets (text::read_pairs); a tokenizer may be a model folder with two.
+/// `data` and `valid` are tables of sources and targets (text::read_pairs); a tokenizer may be a model
+/// folder with two.
 using Seq2SeqRun = RunOf<Seq2SeqSettings>;
 /// See train_task().
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run);
