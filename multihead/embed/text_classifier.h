@@ -17,8 +17,8 @@ namespace multihead::embed {
 using TextPair = std::pair<std::string, std::string>;
 
 struct ClassifyOptions {
-  int64_t max_length = 0;  ///< longer texts are cut, of a pair the longer one; 0: as many as
-                           ///< TextClassifier::max_length()
+  int64_t max_length = 0;       ///< longer texts are cut, of a pair the longer one; 0: as many as
+                                ///< TextClassifier::max_length()
   int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
