@@ -71,6 +71,12 @@ void JsonCompiler::fill_literals(size_t at, std::vector<uint8_t>& done) {
     });
     if (!fits) continue;
     texts.push_back(value.dump());
+    constexpr double kExact = 1e15;
+    if (value.is_number() && is_whole(value) &&
+        std::abs(value.as_double()) < kExact) {  // 2 and 2.0 are one value
+      const std::string digits = std::to_string(static_cast<int64_t>(value.as_double()));
+      texts.insert(texts.end(), {digits, digits + ".0"});
+    }
   }
   if (texts.empty()) return;
   automata_ += texts.size();

@@ -148,6 +148,7 @@ TEST(JsonSchemaLanguageTest, AcceptsExactlyTheInstances) {
        {R"("a")", "1", "null", R"([1, {"b": 2}])"},
        {R"("b")", "[1]", "11"}},
       {R"({"enum": ["a", "bb", 3], "type": "string", "minLength": 2})", {R"("bb")"}, {R"("a")", "3"}},
+      {R"({"enum": [2.0, 7]})", {"2", "2.0", "7", "7.0"}, {"2.", "2.5", "70"}},
       {R"({"const": {"a": [true]}})", {R"({"a":[true]})"}, {R"({"a":[false]})", "{}"}},
       {R"({"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["b"], "additionalProperties": false, "type": "object"})",
        {R"({"b":1})", R"({"b":"x","a":2})", R"({"a":2,"b":[]})"},
