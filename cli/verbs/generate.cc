@@ -31,7 +31,7 @@ class Generate : public Verb {
               {"multihead generate model --prompt \"It was\" --draft small-model",
                "speculative decoding: the same text, sooner"},
               {"multihead generate model.gguf --chat", "a conversation, using the model's chat template"},
-              {"multihead generate model --prompt \"A person: \" --json-schema person.json",
+              {"multihead generate model --prompt \"A person:\" --json-schema person.json",
                "JSON that fits a schema"}}) {}
 
   void declare(Flags& flags) override {

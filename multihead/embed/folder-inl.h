@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,18 +25,25 @@ inline const Json* find_value(const Json& json, const char* key) {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-/// From sentence_bert_config.json, or as long as the tokenizer and the model allow.
+inline std::optional<int64_t> read_length(const std::string& folder, const char* file, const char* key) {
+  const Json json = read_json(folder, file);
+  const Json* length = find_value(json, key);
+  if (length == nullptr || !length->is_number() || length->as_double() > 1e9) return {};
+  MH_CHECK(length->as_double() >= 1, FormatError, folder, "/", file, ": ", key, " must be positive, got ",
+           length->dump());
+  return static_cast<int64_t>(length->as_double());
+}
+
+/// As long as the tokenizer and the model allow.
+inline int64_t read_tokenizer_length(const std::string& folder, int64_t context) {
+  return std::min(context,
+                  read_length(folder, "tokenizer_config.json", "model_max_length").value_or(context));
+}
+
+/// From sentence_bert_config.json, or the tokenizer's.
 inline int64_t read_max_length(const std::string& folder, int64_t context) {
-  for (const auto& [file, key] : {std::pair("sentence_bert_config.json", "max_seq_length"),
-                                  {"tokenizer_config.json", "model_max_length"}}) {
-    const Json json = read_json(folder, file);
-    const Json* length = find_value(json, key);
-    if (length == nullptr || !length->is_number() || length->as_double() > 1e9) continue;
-    MH_CHECK(length->as_double() >= 1, FormatError, folder, "/", file, ": ", key, " must be positive, got ",
-             length->dump());
-    return std::min(context, static_cast<int64_t>(length->as_double()));
-  }
-  return context;
+  const std::optional<int64_t> own = read_length(folder, "sentence_bert_config.json", "max_seq_length");
+  return own ? std::min(context, *own) : read_tokenizer_length(folder, context);
 }
 
 }  // namespace multihead::embed::detail

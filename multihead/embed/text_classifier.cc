@@ -46,6 +46,7 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
   encoder.pack_weights(weights);
   const int64_t length = detail::read_max_length(folder, encoder.config().context);
   TextClassifier loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length);
+  loaded.text_length_ = detail::read_tokenizer_length(folder, loaded.encoder_.config().context);
   loaded.sigmoid_ = read_sigmoid(folder);
   return loaded;
 }
@@ -53,7 +54,8 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
 TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length)
     : encoder_(std::move(encoder)),
       tokenizer_(std::move(tokenizer)),
-      max_length_(detail::length_limit("TextClassifier", max_length, encoder_.config().context)) {
+      max_length_(detail::length_limit("TextClassifier", max_length, encoder_.config().context)),
+      text_length_(max_length_) {
   MH_CHECK(encoder_.config().head == models::EncoderHead::classification, ValueError,
            "TextClassifier: expected a sequence classification head, got ", word_of(encoder_.config().head));
 }
@@ -76,7 +78,7 @@ Tensor TextClassifier::logits(int64_t count, int64_t limit, const ClassifyOption
 }
 
 Tensor TextClassifier::logits(std::span<const std::string> texts, const ClassifyOptions& options) const {
-  return logits(std::ssize(texts), max_length_, options, [&](int64_t i, size_t limit) {
+  return logits(std::ssize(texts), text_length_, options, [&](int64_t i, size_t limit) {
     return text::Encoding{
         tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
   });

@@ -45,7 +45,8 @@ class TextClassifier {
   /// Whether rank's score is the logistic function of a logit: of a single label, unless the folder's
   /// activation_fn (sentence-transformers) says otherwise.
   bool has_sigmoid() const { return sigmoid_.value_or(num_labels() == 1); }
-  /// Tokens of a text: as many as the folder, its tokenizer and the model allow.
+  /// Tokens of a pair: as many as the folder, its tokenizer and the model allow; of a single text as the
+  /// latter two.
   int64_t max_length() const { return max_length_; }
   int64_t num_labels() const { return encoder_.config().num_labels; }
   /// The folder's name of a label, or LABEL_i.
@@ -60,6 +61,7 @@ class TextClassifier {
   models::Encoder encoder_;
   text::Tokenizer tokenizer_;
   int64_t max_length_ = 0;
+  int64_t text_length_ = 0;  // of single texts: sentence_bert_config.json is about pairs
   std::optional<bool> sigmoid_;
 };
 

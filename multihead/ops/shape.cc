@@ -118,6 +118,8 @@ Tensor permute(const Tensor& x, std::span<const int> axes) {
            " axes for shape ", x.shape(), ", got ", axes.size());
   Shape shape, strides, inverse = Shape::filled(x.rank(), -1);
   for (const int axis : axes) {
+    MH_CHECK(-x.rank() <= axis && axis < x.rank(), ShapeError, "permute: axis ", axis, " of shape ",
+             x.shape());
     const int from = x.shape().normalize(axis);
     MH_CHECK(inverse[from] < 0, ShapeError, "permute: axis ", axis, " is named twice");
     inverse[from] = shape.rank();

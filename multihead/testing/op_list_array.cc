@@ -79,7 +79,7 @@ void solve_cases(List& list) {
   const auto solve = [](const TriangleOptions& o) {
     return [o](const Inputs& x) {
       const Tensor diagonal = Tensor::of<double>({3, 3}, {3, 0, 0, 0, 3, 0, 0, 0, 3});
-      return solve_triangular(add(x[0], diagonal), x[1], o);
+      return solve_triangular(add(x[0], diagonal.to(x[0].dtype())), x[1], o);
     };
   };
   for (const bool lower : {true, false}) {
@@ -123,7 +123,7 @@ void linear_attention_cases(List& list) {
       if (rule != LinearRule::retention) o.beta = sigmoid(x[4]);
       o.state = x[5];
       if (gqa_lengths) o.lengths = Tensor::of<int64_t>({2}, {5, 2});
-      const std::vector<Tensor> y = linear_attention(x[0], x[1], x[2], o);
+      const std::vector<Tensor> y = linear_attention(x[0], scale(x[1], 0.5), x[2], o);
       return Inputs{square(y[0]), square(y[1])};
     };
   };

@@ -77,6 +77,8 @@ def made(tmp_path_factory):
         (folder / name).write_text(pairs)
     for name in ["labelled.tsv", "train.tsv", "valid.tsv"]:
         (folder / name).write_text("".join(f"{s}\t{'good' if 'good' in s else 'bad'}\n" for s in SENTENCES * 4))
+    chats = "".join(f'{{"prompt": "the dog {n}:", "completion": " {s}"}}\n' for n in range(20) for s in SENTENCES)
+    (folder / "chats.jsonl").write_text(chats)
     language_model(folder / "runs/demo", folder / "text.txt")
     shutil.copytree(folder / "runs/demo", folder / "SmolLM2-135M-Instruct")
     for name, kind in [("bert", "bert_masked_lm"), ("all-MiniLM-L6-v2", "bert"),
@@ -182,7 +184,7 @@ def test_python_blocks_run(page, folder, short_trainings):
 
 
 # Other programs, requests to a server, the project's own scripts, other machines, benchmarks, which print what the machine can do.
-LEFT_OUT = re.compile(r"scripts/|pip |pytest|cmake|ctest|export |python|git |\.ci/|mpirun --host|multihead bench"
+LEFT_OUT = re.compile(r"scripts/|pip |pytest|cmake|ctest|export |python|git |\.ci/|mpirun --host|multihead bench|cc |c\+\+ "
                       r"|multihead \w+ (\w+=)?build/|curl ")  # models that scripts/chat.sh and scripts/search.sh fetch
 
 

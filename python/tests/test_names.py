@@ -197,7 +197,7 @@ INTERNAL = {  # reason: names
     "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor "
     "tied_parameters tokenizer_folder",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
-    "load_generation_config apply apply_rules check_rules StopStrings is_blank",
+    "load_generation_config apply apply_rules check_rules StopStrings TextStream is_blank",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "
     "ManifestEntry Manifest DirectoryWriter write_directory_atomically remove_directory_atomically "
     "read_manifest verify_directory_sizes "

@@ -131,7 +131,7 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
   data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
   data.left_out = drop_long(data.training, settings.max_tokens);
   drop_long(data.validation, settings.max_tokens);
-  MH_CHECK(!data.training.empty(), FormatError, "train: all ", data.left_out,
+  MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
            " sentence pairs are longer than --max-tokens ", settings.max_tokens);
   data.checksum = checksum_of_columns({training.source, training.target});
   data.shared = text::shared_rows({training.source, training.target}, {validation.source, validation.target});
