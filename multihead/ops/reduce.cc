@@ -1,6 +1,7 @@
 #include "multihead/ops/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "multihead/autograd/tape.h"
@@ -89,7 +90,7 @@ Tensor shared_gradient(const Tensor& rows, const Tensor& y, const Tensor& dy, in
       [&](auto* x, auto* extremes, auto* d, auto* to) {
         for (int64_t r = 0; r < y.numel(); ++r, x += count, to += count) {
           const auto is_extreme = [&](auto value) {
-            return value == extremes[r] || (value != value && extremes[r] != extremes[r]);
+            return value == extremes[r] || (std::isnan(value) && std::isnan(extremes[r]));
           };
           const auto equal = std::count_if(x, x + count, is_extreme);
           for (int64_t i = 0; i < count; ++i) {

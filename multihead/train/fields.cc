@@ -21,7 +21,7 @@ std::string key_of(const Field& field) {
   return key;
 }
 
-std::string joined(const std::vector<std::string>& names) {
+std::string one_of(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size(); ++i)
     text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " or ") + names[i];
@@ -83,7 +83,7 @@ void assign(const Field& field, std::string_view text) {
                  },
                  [&](std::string* value) { *value = text; },
                  [&](const Choice& choice) {
-                   MH_CHECK(choose(choice, text), ValueError, what, " must be ", joined(choice.names),
+                   MH_CHECK(choose(choice, text), ValueError, what, " must be ", one_of(choice.names),
                             ", got ", quote(text));
                  },
              },
@@ -98,7 +98,7 @@ void assign(const Field& field, const Json& json) {
                  [&](std::string* value) { *value = json.as_string(); },
                  [&](const Choice& choice) {
                    MH_CHECK(choose(choice, json.as_string()), FormatError, key_of(field), " must be ",
-                            joined(choice.names), ", got ", json.dump());
+                            one_of(choice.names), ", got ", json.dump());
                  },
              },
              field.value);

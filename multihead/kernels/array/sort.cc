@@ -2,7 +2,9 @@
 #include "multihead/kernels/array/sort.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "multihead/core/threads/parallel.h"
@@ -12,7 +14,10 @@ namespace {
 
 template <class T>
 bool is_less(T a, T b) {
-  return a < b || (a == a && b != b);
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::isnan(b)) return !std::isnan(a);
+  }
+  return a < b;
 }
 
 template <class T>

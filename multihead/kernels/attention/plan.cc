@@ -60,7 +60,8 @@ void add_seen_pairs(const AttentionProblem& p, const RowTile& t, int k0, int k1,
     for (int row = 0; row < t.rows; ++row) {
       const int from = std::max(run.begin, t.lo[row]), to = std::min(run.end, t.hi[row]);
       for (int k = from; k < to; ++k) {
-        plan.useful_pairs += run.partial ? keep[static_cast<size_t>((k - k0) * kTileRows + row)] : 1;
+        plan.useful_pairs +=
+            run.partial ? keep[static_cast<size_t>(k - k0) * kTileRows + static_cast<size_t>(row)] : 1;
       }
     }
   }

@@ -1,6 +1,8 @@
 #include "multihead/kernels/reduce/extreme.h"
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 #include "multihead/core/threads/parallel.h"
 
@@ -13,7 +15,9 @@ template <bool kLargest, class T>
 int64_t extreme_place(const T* x, int64_t count) {
   int64_t place = 0;
   for (int64_t i = 0; i < count; ++i) {
-    if (x[i] != x[i]) return i;
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(x[i])) return i;
+    }
     if (kLargest ? x[i] > x[place] : x[i] < x[place]) place = i;
   }
   return place;

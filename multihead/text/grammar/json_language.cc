@@ -160,7 +160,7 @@ void JsonLanguage::begin(const Move& move, int32_t number, uint32_t parent, uint
       break;
   }
   const bool is_array = own.kind == JsonVariant::Kind::array;
-  if (byte != (is_array ? '[' : '{') || depth >= kDeepest) return;
+  if (byte != static_cast<uint8_t>(is_array ? '[' : '{') || depth >= kDeepest) return;
   to.op = is_array ? kArrayFirst : kObjectFirst, to.depth = static_cast<uint8_t>(depth + 1);
   if (!is_array) to.x = move.stacks.list_id({0});
   move.go(to);

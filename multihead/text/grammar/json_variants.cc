@@ -12,7 +12,14 @@ namespace {
 constexpr size_t kMostAutomata = 50'000, kMostPatterns = 4;
 constexpr int64_t kMostCount = 1 << 20;
 
-enum KindBit : unsigned { kNull = 1, kBoolean = 2, kNumber = 4, kString = 8, kArray = 16, kObject = 32 };
+enum KindBit : unsigned {
+  kBitNull = 1,
+  kBitBoolean = 2,
+  kBitNumber = 4,
+  kBitString = 8,
+  kBitArray = 16,
+  kBitObject = 32
+};
 
 struct FormatPattern {
   std::string_view name, pattern;
@@ -47,8 +54,8 @@ constexpr FormatPattern kFormats[] = {
 
 unsigned bit_of(std::string_view type) {
   constexpr std::pair<std::string_view, unsigned> kBits[] = {
-      {"null", kNull},     {"boolean", kBoolean}, {"number", kNumber}, {"integer", kNumber},
-      {"string", kString}, {"array", kArray},     {"object", kObject}};
+      {"null", kBitNull},     {"boolean", kBitBoolean}, {"number", kBitNumber}, {"integer", kBitNumber},
+      {"string", kBitString}, {"array", kBitArray},     {"object", kBitObject}};
   for (const auto& [word, bit] : kBits) {
     if (word == type) return bit;
   }
@@ -142,14 +149,14 @@ void JsonCompiler::add_variants(int32_t node, const Ids& carriers) {
   bool is_integer = false;
   const unsigned kinds = kinds_of(carriers, is_integer);
   std::vector<std::string> words;
-  if (kinds & kNull) words.emplace_back("null");
-  if (kinds & kBoolean) words.insert(words.end(), {"true", "false"});
+  if (kinds & kBitNull) words.emplace_back("null");
+  if (kinds & kBitBoolean) words.insert(words.end(), {"true", "false"});
   if (!words.empty())
     add_variant(node, {.kind = JsonVariant::Kind::literal, .dfa = ByteDfa::literals(words)});
-  if (kinds & kNumber) add_number(node, carriers, is_integer);
-  if (kinds & kString) add_string(node, carriers);
-  if (kinds & kArray) add_array(node, carriers);
-  if (kinds & kObject) add_object(node, carriers);
+  if (kinds & kBitNumber) add_number(node, carriers, is_integer);
+  if (kinds & kBitString) add_string(node, carriers);
+  if (kinds & kBitArray) add_array(node, carriers);
+  if (kinds & kBitObject) add_object(node, carriers);
 }
 
 void JsonCompiler::add_number(int32_t node, const Ids& carriers, bool is_integer) {

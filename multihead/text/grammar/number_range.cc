@@ -7,7 +7,7 @@
 namespace multihead::text::grammar {
 namespace {
 
-constexpr size_t kMostDigits = 100;
+constexpr size_t kMostRangeDigits = 100;
 constexpr int64_t kMostMultiple = 1'000'000'000'000'000;
 
 // Whole numbers of any size: digits without zeros in front ("0" is zero).
@@ -178,7 +178,7 @@ bool NumberRange::can_begin(std::string_view text) const {
   }
   if (digits.size() > 1 && digits[0] == '0') return false;
   if (digits[0] == '0') return fits(places);
-  const size_t longest = multiple_of > 0 ? 18 : side.most ? side.most->size() : kMostDigits + places;
+  const size_t longest = multiple_of > 0 ? 18 : side.most ? side.most->size() : kMostRangeDigits + places;
   for (size_t more = places; digits.size() + more <= longest; ++more) {
     if (fits(more)) return true;
   }

@@ -7,7 +7,7 @@
 namespace multihead::text::grammar {
 namespace {
 
-constexpr size_t kMostStates = 100'000;
+constexpr size_t kMostPatternStates = 100'000;
 constexpr int32_t kMostRepeats = 10'000;
 
 struct ByteRange {
@@ -139,7 +139,7 @@ std::pair<int32_t, int32_t> parse_bounds(std::string_view source, size_t& at, co
 }
 
 int32_t Nfa::add(const State& state) {
-  MH_CHECK(states.size() < kMostStates, ValueError, "pattern: it needs more than ", kMostStates,
+  MH_CHECK(states.size() < kMostPatternStates, ValueError, "pattern: it needs more than ", kMostPatternStates,
            " states; shorten its repetitions");
   states.push_back(state);
   return static_cast<int32_t>(states.size()) - 1;

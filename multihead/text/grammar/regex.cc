@@ -9,7 +9,7 @@
 namespace multihead::text::grammar {
 namespace {
 
-constexpr int kDeepest = 100;
+constexpr int kDeepestRegex = 100;
 
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -124,7 +124,7 @@ class RegexParser {
 
  private:
   Pattern alternatives(int depth) {
-    if (depth > kDeepest) in_.fail("groups are nested too deeply");
+    if (depth > kDeepestRegex) in_.fail("groups are nested too deeply");
     Pattern all = {.kind = Pattern::Kind::alternatives};
     all.parts.push_back(sequence(depth));
     while (in_.take('|')) all.parts.push_back(sequence(depth));
