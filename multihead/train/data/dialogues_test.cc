@@ -126,7 +126,7 @@ TEST_F(DialoguesTest, WrongRowsAreNamedByTheirLine) {
       {"{\"prompt\":\"a\",\"completion\":[]}", "must both be texts or lists of messages"},
       {"", "empty"}};
   for (const auto& [row, why] : rows) {
-    EXPECT_THAT([&] { read(row); }, ThrowsMessage<FormatError>(HasSubstr(why))) << row;
+    EXPECT_THAT(([&, row = row] { read(row); }), ThrowsMessage<FormatError>(HasSubstr(why))) << row;
   }
   const char* forgets =
       "{% for m in messages %}{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
