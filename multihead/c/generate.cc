@@ -104,7 +104,10 @@ constexpr mh_generate_options kDefaults = MH_GENERATE_OPTIONS;
 
 mh_status mh_model_load(const char* path, const char* weights, mh_model** model) {
   using namespace multihead::c;
-  return guarded([&] { checked(model, "model") = load(path, weights); });
+  return guarded([&] {
+    mh_model*& slot = checked(model, "model");
+    slot = load(path, weights);
+  });
 }
 
 void mh_model_free(mh_model* model) { delete model; }
