@@ -96,6 +96,9 @@ install_package libevent -DEVENT__LIBRARY_TYPE=STATIC -DEVENT__DISABLE_OPENSSL=O
   -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON -DEVENT__DISABLE_REGRESS=ON -DEVENT__DISABLE_BENCHMARK=ON \
   -DEVENT__DISABLE_THREAD_SUPPORT=ON
 
+# Headers of Highway's that are installed with a library we do not use.
+tar -xf "$sources"/highway_*.orig.tar.* -C "$folder/root/include" --strip-components=1 --wildcards '*/hwy/contrib/*.h'
+
 # Highway 1.0.3 installs no CMake package of its own.
 mkdir -p "$folder/root/lib/cmake/HWY"
 cat >"$folder/root/lib/cmake/HWY/HWYConfig.cmake" <<'END'
