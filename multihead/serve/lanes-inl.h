@@ -12,7 +12,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/generator.h"
-#include "multihead/generate/stop_strings.h"
+#include "multihead/generate/text_stream.h"
 #include "multihead/serve/jobs-inl.h"
 #include "multihead/serve/model.h"
 
@@ -53,7 +53,8 @@ class LanguageLane : public Lane {
  private:
   struct Choice {
     int64_t sequence = -1;
-    size_t shown = 0;  // bytes
+    std::optional<TextStream> text = {};
+    std::string fresh = {};  // what its last token completed
     int64_t tokens = 0, most = 0;
     bool has_stopped = false;  // at a stop string
     bool has_ended = false;
@@ -63,10 +64,7 @@ class LanguageLane : public Lane {
     bool has_prompt = false;
   };
   struct Live {
-    Live(GenerationJob asked, const text::Tokenizer& tokenizer)
-        : job(std::move(asked)), said(tokenizer, job.stops, job.decode) {}
     GenerationJob job;
-    StopStrings said;  // a row for each choice
     std::vector<Choice> choices = {};
     Usage usage = {};
   };

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "multihead/core/text/utf8.h"
 #include "multihead/serve/lanes-inl.h"
 
 namespace multihead::serve {
@@ -30,7 +29,7 @@ LanguageLane::LanguageLane(const Writer& writer, const GeneratorOptions& options
 void LanguageLane::add(GenerationJob job) {
   if (is_unwanted(*job.reply, Reply::Clock::now()))
     return;  // its client left while it waited for the last step
-  Live& live = lives_.emplace_back(std::move(job), writer_.tokenizer);
+  Live& live = lives_.emplace_back(Live{std::move(job)});
   try {
     as_request([&] { start(live); });
   } catch (...) {
@@ -82,6 +81,8 @@ void LanguageLane::submit(Live& live, size_t choice, const TokenIds& prompt, Gen
     options.max_new_tokens = most > 0 ? std::min(most, room) : room;
   }
   own.most = options.max_new_tokens;
+  own.text.emplace([&own](std::string_view piece) { own.fresh = piece; }, writer_.tokenizer, live.job.decode,
+                   live.job.stops);
   options.on_token = [this, &live, choice](int64_t, int32_t token) { return hear(live, choice, token); };
   if (live.job.wants_logprobs)
     options.on_logprobs = [&own](int64_t, const TokenLogprobs& all) { own.logprobs = all; };
@@ -109,16 +110,11 @@ bool LanguageLane::hear(Live& live, size_t choice, int32_t token) {
   try {
     echo(live, choice);
     Choice& own = live.choices[choice];
-    own.has_stopped = !live.said.add(static_cast<int64_t>(choice), token);
+    own.fresh.clear();
+    own.has_stopped = !own.text->write(token);
     ++own.tokens, ++live.usage.new_tokens;
-    const std::string_view fresh = std::string_view(live.said.text(static_cast<int64_t>(choice)))
-                                       .substr(0, live.said.certain(static_cast<int64_t>(choice)))
-                                       .substr(own.shown);
-    const std::string_view whole = fresh.substr(0, complete_utf8(fresh));
-    own.shown += whole.size();
     live.job.listener->token(
-        choice,
-        {.id = token, .text = valid_utf8(whole), .logprobs = own.logprobs ? &*own.logprobs : nullptr});
+        choice, {.id = token, .text = own.fresh, .logprobs = own.logprobs ? &*own.logprobs : nullptr});
     return !own.has_stopped;
   } catch (...) {
     fail_with_current_exception(*live.job.reply);
@@ -137,9 +133,10 @@ void LanguageLane::finish_choices(Live& live) {
     choice.has_ended = true;
     if (!problem.empty()) live.job.reply->fail(ApiError(400, problem, "", "constraint_failed"));
     echo(live, c);
-    const std::string& text = live.said.text(static_cast<int64_t>(c));
+    choice.fresh.clear();
+    choice.text->finish();
     const bool is_full = !choice.has_stopped && choice.tokens >= choice.most;
-    live.job.listener->end(c, valid_utf8(std::string_view(text).substr(choice.shown)), is_full);
+    live.job.listener->end(c, choice.fresh, is_full);
   }
   if (!std::all_of(live.choices.begin(), live.choices.end(), ended)) return;
   live.job.listener->finish(live.usage);

@@ -56,6 +56,11 @@ struct ToolRequest {
 ToolRequest read_tools(Fields& fields, const ServedModel& model, bool is_flat);
 /// The job's prompt by the model's chat template, and what it may answer. Throws ApiError.
 void set_chat(const ServedModel& model, Json messages, Json variables, ToolRequest tools, GenerationJob& job);
+/// Answers end where a turn of the model's chat template does. Throws ApiError without a template, saying what to use
+/// `instead`.
+void end_with_turns(const ServedModel& model, const char* instead, GenerationJob& job);
+/// Counts a request that is answered.
+void count_usage(ServedModel& model, Reply& reply, const Usage& usage);
 /// Calls in an assistant's message, as the templates want them. Throws ApiError.
 Json read_tool_calls(const Json& calls, const std::string& place);
 /// The inputs of an embedding request: a text, tokens, or several of either.

@@ -4,7 +4,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/version.h"
-#include "multihead/generate/defaults.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 
 namespace multihead::serve {
@@ -63,9 +62,7 @@ class OllamaWriter : public GenerationListener {
     reason_ = is_full ? "length" : "stop";
   }
   void finish(const Usage& usage) override {
-    model_.prompt_tokens += usage.prompt_tokens;
-    model_.new_tokens += usage.new_tokens;
-    reply_->note({model_.model.name, usage.prompt_tokens, usage.new_tokens});
+    count_usage(model_, *reply_, usage);
     if (streams_ && !calls_.empty()) reply_->write(line("", false, true).dump() + "\n");
     Json last = line(streams_ ? "" : text_, true, !streams_);
     last["done_reason"] = reason_;
@@ -199,11 +196,7 @@ void generate_text(const Call& call, Fields& fields, ServedModel& model, Generat
 // The prompt of messages; an answer ends where its turn does.
 void set_messages(const ServedModel& model, const Json& messages, GenerationJob& job,
                   ToolRequest tools = {}) {
-  if (model.chat_template.empty())
-    throw ApiError(400, concat("the model ", quote(model.model.name), " has no chat template; use raw: true"),
-                   "model");
-  for (const int32_t end : turn_ends(model.writer().tokenizer)) job.options.stop_tokens.push_back(end);
-  job.decode = {.skip_special = true};
+  end_with_turns(model, "raw: true", job);
   set_chat(model, messages, Json::object(), std::move(tools), job);
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/generate/defaults.h"
 #include "multihead/serve/dialects/openai_writer-inl.h"
 
 namespace multihead::serve {
@@ -94,22 +93,16 @@ void openai_chat(const Call& call) {
   OpenAiForm form = {.id = fresh_id("chatcmpl-"), .is_chat = true};
   GenerationJob job;
   read_common(fields, call, model, job, form);
-  if (model.chat_template.empty()) {
-    throw ApiError(
-        400, concat("the model ", quote(model.model.name), " has no chat template; use /v1/completions"),
-        "model");
-  }
+  end_with_turns(model, "/v1/completions", job);
   const int64_t most = longest_answer(fields, "max_completion_tokens", -1);
   job.options.max_new_tokens = longest_answer(fields, "max_tokens", most);
   if (most > 0 && job.options.max_new_tokens != most)
     throw ApiError(400, "max_tokens and max_completion_tokens differ; give one of them", "max_tokens");
   check_most(call, job);
-  for (const int32_t end : turn_ends(model.writer().tokenizer)) job.options.stop_tokens.push_back(end);
   job.wants_logprobs = fields.boolean("logprobs", false);
   job.options.top_logprobs = fields.integer("top_logprobs", 0, 0, 20);
   if (job.options.top_logprobs > 0 && !job.wants_logprobs)
     throw ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs");
-  job.decode = {.skip_special = true};
   read_response_format(fields, job);
   fields.only("modalities", {Json(std::vector<Json>{Json("text")})});
   fields.only("store", {Json(false)});

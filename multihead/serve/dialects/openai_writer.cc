@@ -1,9 +1,9 @@
 #include "multihead/serve/dialects/openai_writer-inl.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::serve {
 namespace {
@@ -81,9 +81,7 @@ class OpenAiWriter : public GenerationListener {
   }
 
   void finish(const Usage& usage) override {
-    model_.prompt_tokens += usage.prompt_tokens;
-    model_.new_tokens += usage.new_tokens;
-    reply_->note({form_.model_name, usage.prompt_tokens, usage.new_tokens});
+    count_usage(model_, *reply_, usage);
     if (!form_.streams) {
       reply_->answer_json(whole(usage).dump());
       return;
@@ -191,8 +189,7 @@ class OpenAiWriter : public GenerationListener {
       values.push_back(token.at("logprob"));
       tops.push_back(std::move(top));
       offsets.push_back(static_cast<int64_t>(offset));
-      offset += static_cast<size_t>(std::count_if(
-          text.begin(), text.end(), [](char c) { return (static_cast<unsigned>(c) & 0xC0U) != 0x80U; }));
+      offset += static_cast<size_t>(count_utf8(text));
     }
     return Json::object(
         {{"tokens", texts}, {"token_logprobs", values}, {"top_logprobs", tops}, {"text_offset", offsets}});

@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/generate/defaults.h"
 #include "multihead/serve/dialects/openai_writer-inl.h"
 
 namespace multihead::serve {
@@ -32,9 +31,7 @@ class ResponseWriter : public GenerationListener {
     is_full_ = is_full;
   }
   void finish(const Usage& usage) override {
-    model_.prompt_tokens += usage.prompt_tokens;
-    model_.new_tokens += usage.new_tokens;
-    reply_->note({model_.model.name, usage.prompt_tokens, usage.new_tokens});
+    count_usage(model_, *reply_, usage);
     Json all = response(is_full_ ? "incomplete" : "completed");
     if (is_full_) all["incomplete_details"] = Json::object({{"reason", "max_output_tokens"}});
     all["usage"] = Json::object({{"input_tokens", usage.prompt_tokens},
@@ -250,21 +247,16 @@ void openai_responses(const Call& call) {
   const Json body = parse_body(call.request.body);
   Fields fields(body);
   ServedModel& model = call.model_named(fields.required_text("model"));
-  if (model.chat_template.empty())
-    throw ApiError(
-        400, concat("the model ", quote(model.model.name), " has no chat template; use /v1/completions"),
-        "model");
   GenerationJob job;
   job.reply = call.reply;
   read_sampling(fields, model.writer(), job);
-  for (const int32_t end : turn_ends(model.writer().tokenizer)) job.options.stop_tokens.push_back(end);
+  end_with_turns(model, "/v1/completions", job);
   job.options.max_new_tokens = fields.integer("max_output_tokens", -1, 1, int64_t{1} << 30);
   const int64_t most = call.service.options.max_tokens;
   job.most_new_tokens = most;
   if (most > 0 && job.options.max_new_tokens > most)
     throw ApiError(400, concat("max_output_tokens must be at most ", most, ", the server's limit"),
                    "max_output_tokens");
-  job.decode = {.skip_special = true};
   const bool streams = fields.boolean("stream", false);
   Json frame = Json::object({{"id", fresh_id("resp_")},
                              {"object", "response"},

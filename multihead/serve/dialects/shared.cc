@@ -112,6 +112,20 @@ std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& pl
   return inputs;
 }
 
+void end_with_turns(const ServedModel& model, const char* instead, GenerationJob& job) {
+  if (model.chat_template.empty())
+    throw ApiError(400, concat("the model ", quote(model.model.name), " has no chat template; use ", instead),
+                   "model");
+  for (const int32_t end : turn_ends(model.writer().tokenizer)) job.options.stop_tokens.push_back(end);
+  job.decode = {.skip_special = true};
+}
+
+void count_usage(ServedModel& model, Reply& reply, const Usage& usage) {
+  model.prompt_tokens += usage.prompt_tokens;
+  model.new_tokens += usage.new_tokens;
+  reply.note({model.model.name, usage.prompt_tokens, usage.new_tokens});
+}
+
 std::string json_array(std::span<const float> numbers) {
   std::string list = "[";
   for (const float number : numbers) {
