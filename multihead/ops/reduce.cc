@@ -59,21 +59,22 @@ Tensor reordered(const Tensor& x, const std::vector<int>& axes) {
 // x with the reduced axes last, in row-major memory of its own or x's: rows of `count` elements.
 Tensor reduced_rows(const Tensor& x, const ReducedAxes& r) { return dense(reordered(x, r.order)); }
 
+// f(T{}) for a dtype whose elements have an order.
+template <class F>
+void dispatch_ordered(const char* who, const Tensor& x, F&& f) {
+  if (x.dtype() == Dtype::i64) return f(int64_t{});
+  if (x.dtype() == Dtype::i32) return f(int32_t{});
+  detail::check_real(who, "x", x);
+  detail::dispatch_real(x.dtype(), f);
+}
+
 Tensor places_of(const char* who, const Tensor& rows, const Shape& shape, int64_t count, bool largest) {
   MH_CHECK(count > 0, ShapeError, who, ": there must be an element to find, got ", rows.shape());
   const Tensor places = Tensor::empty(shape, Dtype::i64);
-  const auto find = [&](auto zero) {
+  dispatch_ordered(who, rows, [&](auto zero) {
     using T = decltype(zero);
     kernels::extreme_places(rows.data<T>(), places.data<int64_t>(), places.numel(), count, largest);
-  };
-  if (rows.dtype() == Dtype::i64) {
-    find(int64_t{});
-  } else if (rows.dtype() == Dtype::i32) {
-    find(int32_t{});
-  } else {
-    detail::check_real(who, "x", rows);
-    detail::dispatch_real(rows.dtype(), find);
-  }
+  });
   return places;
 }
 
@@ -110,14 +111,7 @@ Tensor extreme_over(const char* who, const Tensor& input, std::span<const int> a
   const Tensor rows = reduced_rows(input, r);
   const Tensor places = places_of(who, rows, keep_axes ? r.kept : r.removed, r.count, largest);
   const Tensor y = Tensor::empty(places.shape(), rows.dtype());
-  if (rows.dtype() == Dtype::i64) {
-    take_places<int64_t>(rows, places, r.count, y);
-  } else if (rows.dtype() == Dtype::i32) {
-    take_places<int32_t>(rows, places, r.count, y);
-  } else {
-    detail::dispatch_real(rows.dtype(),
-                          [&](auto zero) { take_places<decltype(zero)>(rows, places, r.count, y); });
-  }
+  dispatch_ordered(who, rows, [&](auto zero) { take_places<decltype(zero)>(rows, places, r.count, y); });
   return record({input}, y,
                 [rows, y = y.detach(), count = r.count, order = r.order](const Tensor& dy) -> Gradients {
                   std::vector<int> inverse(order.size());

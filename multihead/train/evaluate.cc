@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/train/data/rows.h"
 #include "multihead/train/data/windows.h"
@@ -22,9 +23,7 @@ class Measure {
     for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
       const std::string bytes = tokenizer.decode(std::span(&id, 1), {.continued = true});
       bytes_.push_back(static_cast<int64_t>(bytes.size()));
-      // Every character has one byte that does not continue another.
-      characters_.push_back(
-          std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+      characters_.push_back(count_utf8(bytes));
     }
   }
 

@@ -80,8 +80,7 @@ def index(x: Tensor, key: Any) -> Tensor:
         array = np.ascontiguousarray(_array(x)[plain])
         return _core.tensor(array, dtype=x.dtype)
     places = np.arange(x.size).reshape(x.shape)[plain]
-    rows = _core.embedding(_core.reshape(x, (x.size, 1)), np.ascontiguousarray(places).reshape(-1))
-    return _core.reshape(rows, places.shape)
+    return _core.take(_core.reshape(x, (x.size,)), np.ascontiguousarray(places), 0)
 
 
 def _index(item: Any) -> Any:

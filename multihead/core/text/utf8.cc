@@ -62,6 +62,11 @@ size_t find_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
+int64_t count_utf8(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
 size_t complete_utf8(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);

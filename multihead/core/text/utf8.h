@@ -23,6 +23,8 @@ inline Utf8Char decode_utf8(std::string_view text, size_t at) {
 
 /// Offset of the first byte that is not valid UTF-8, or npos.
 size_t find_invalid_utf8(std::string_view text);
+/// Characters: bytes that do not continue another.
+int64_t count_utf8(std::string_view text);
 /// Bytes at the front of `text` that end with a whole character; the rest, at most 3 bytes, may be the start
 /// of one still to come. For showing generated text as it grows.
 size_t complete_utf8(std::string_view text);

@@ -27,6 +27,12 @@ TEST(Utf8Test, EveryCodePointIsReadAndNoSurrogate) {
   }
 }
 
+TEST(Utf8Test, CharactersAreCounted) {
+  EXPECT_EQ(count_utf8(""), 0);
+  EXPECT_EQ(count_utf8("abc"), 3);
+  EXPECT_EQ(count_utf8("aé€😀"), 4);
+}
+
 TEST(Utf8Test, LongFormsAndStrayBytesAreNone) {
   for (const char* text : {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xf8\x88\x80\x80\x80",
                            "\x80", "\xbf", "\xfe", "\xff", "\xc3(", "\xe2\x82(", "\xf0\x9f\x98("}) {

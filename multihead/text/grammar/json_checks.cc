@@ -8,11 +8,6 @@
 namespace multihead::text::grammar {
 namespace {
 
-int64_t characters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned>(c) & 0xC0U) != 0x80U; });
-}
-
 bool is_whole(const Json& number) {
   return number.is_integer() || number.as_double() == std::floor(number.as_double());
 }
@@ -44,7 +39,7 @@ bool JsonCompiler::has_scalar(const JsonVariant& own, const Json& value) const {
     }
     case JsonVariant::Kind::string: {
       if (!value.is_string()) return false;
-      const int64_t size = characters(value.as_string());
+      const int64_t size = count_utf8(value.as_string());
       return size >= own.least && (own.most < 0 || size <= own.most);
     }
     case JsonVariant::Kind::pattern:

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::text {
 namespace {
@@ -254,11 +255,10 @@ void Encoder::put_unknown(std::string_view text) {
 
 // The longest token that the rest of the word begins with, again and again (Schuster & Nakajima 2012).
 void Encoder::word(std::string_view word) {
-  const auto is_first = [](char c) { return (c & 0xC0) != 0x80; };
   const size_t begin = ids_.size();
   size_t at = 0;
-  bool known = static_cast<int64_t>(word.size()) <= model_.longest_word ||
-               std::count_if(word.begin(), word.end(), is_first) <= model_.longest_word;
+  bool known =
+      static_cast<int64_t>(word.size()) <= model_.longest_word || count_utf8(word) <= model_.longest_word;
   while (known && at < word.size()) {
     const TokenIndex& tokens = at == 0 ? model_.ids : model_.word_parts;
     size_t length = std::min(word.size() - at, model_.longest_token);

@@ -8,6 +8,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/memory/memory.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/embedding.h"
 #include "multihead/ops/loss.h"
@@ -222,7 +223,7 @@ std::optional<TextLoss> LanguageModelTask::score_dialogues(int64_t most, const S
   for (const int64_t row : rows) {
     const std::string text = data_.tokenizer.decode(all[static_cast<size_t>(row)].learned());
     total.bytes += std::ssize(text);
-    total.characters += std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
+    total.characters += count_utf8(text);
   }
   return total;
 }
