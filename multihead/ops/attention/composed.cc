@@ -9,6 +9,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/ops/array/compare.h"
 #include "multihead/ops/attention/call-inl.h"
 #include "multihead/ops/attention/check-inl.h"
 #include "multihead/ops/attention/composed-inl.h"
@@ -62,15 +63,6 @@ struct RowTops {
 };
 
 Tensor constant(double value, const Tensor& like) { return Tensor::full({1}, value, like.dtype()); }
-
-// bool: where f(element).
-template <class F>
-Tensor elements_where(const Tensor& x, F f) {
-  const Doubles values = x.to_vector<double>();
-  const Tensor y = Tensor::empty(x.shape(), Dtype::boolean);
-  for (size_t i = 0; i < values.size(); ++i) y.data<bool>()[i] = f(values[i]);
-  return y;
-}
 
 // log Σ e^x over the last axis, [..., 1]. Rows of -inf have no gradient.
 Tensor log_sum_exp(const Tensor& x) {
@@ -267,12 +259,12 @@ Composition::Softmax Composition::weights(const Tensor& scores) const {
   to.empty = RowTops(scores).empty;
   Tensor by = where(to.empty, zero, one);
   if (options_.normalise != Normalise::none) {
-    const Tensor negative = elements_where(weights.detach(), [](double w) { return w < 0; });
     const bool absolute = options_.normalise == Normalise::abs_sum;
-    by = sum(absolute ? where(negative, multihead::scale(weights, -1), weights) : weights, -1, true);
+    by = sum(absolute ? where(less(weights, zero), multihead::scale(weights, -1), weights) : weights, -1,
+             true);
   }
   to.lse = reshape(by, {sizes().batch, sizes().heads, scores.size(2)});
-  to.empty = elements_where(by.detach(), [](double w) { return w == 0; });
+  to.empty = equal(by, zero);
   check_no_empty_row(to.empty);
   to.probabilities = where(to.empty, zero, div(weights, where(to.empty, one, by)));
   return to;
