@@ -1,10 +1,12 @@
 // Gradients of bf16 on tiles: tiles of queries that are summed together or apart, and gradients kept in f32.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/testing/attention_case.h"
@@ -108,6 +110,23 @@ TEST_F(BackwardTilesTest, GradientsInF32) {
       expect_rounded(wide.d_value, narrow.d_value, most);
     }
   }
+}
+
+// Lanes that hold no query keep what an earlier call left in the memory: NaN there must not reach a sum.
+TEST_F(BackwardTilesTest, WhatAnEarlierCallLeft) {
+  set_num_threads(1);
+  CaseOptions o;
+  o.batch = 1, o.heads = 2, o.kv_heads = 2, o.queries = 70, o.keys = 259, o.head_dim = 31, o.value_dim = 80;
+  o.bias = multihead::testing::Bias::full;
+  CaseOptions few = o;
+  few.queries = 1;
+  AttentionCase c(few), before(o);
+  round_to_bf16(c);
+  std::fill(before.bias.begin(), before.bias.end(), std::numeric_limits<float>::quiet_NaN());
+  const Bf16Gradients<float> first(c), other(before), again(c);
+  EXPECT_EQ(first.d_query, again.d_query);
+  EXPECT_EQ(first.d_key, again.d_key);
+  EXPECT_EQ(first.d_value, again.d_value);
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ class GradientsOnTiles {
 
   void PackWeights(int64_t n, const BlockRange& r, const float* from, const TileWeights& to) const {
     for (int k = r.k0; k < r.k1; k += kTileStep, from += kTileStep * kTileRows) {
-      pack_tile_weights(from, std::min(r.k1 - k, kTileStep), job_.row_tiles[n].groups,
+      pack_tile_weights(from, std::min(r.k1 - k, kTileStep), job_.row_tiles[n].rows,
                         PlaceOf(to, (k - first_) / kTileStep), call_.forward.unit);
     }
   }

@@ -33,8 +33,8 @@ struct TileWeights {
   char* rows = nullptr;
   char* columns = nullptr;  ///< or null
 };
-/// `keys` rows of weights -> tiles, zeros beyond; of `strips` of 16 queries.
-void pack_tile_weights(const float* from, int keys, int strips, const TileWeights& to, TileUnit unit);
+/// `keys` rows of weights of `queries` queries -> tiles, zeros beyond: lanes without a query may hold anything.
+void pack_tile_weights(const float* from, int keys, int queries, const TileWeights& to, TileUnit unit);
 
 /// Scores and probability gradients of 32 keys from `key` on -> probabilities and score gradients.
 struct TileGradientRows {

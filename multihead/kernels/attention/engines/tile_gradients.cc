@@ -141,15 +141,18 @@ struct WeightPlaces {
 };
 
 template <bool kAmx>
-void PackWeights(const float* from, int keys, int strips, const TileWeights& to) {
+void PackWeights(const float* from, int keys, int queries, const TileWeights& to) {
   const WeightPlaces places;
-  for (int row = 0; row < kTileStep; row += 2) {
-    for (int step = 0; 2 * step < strips; ++step) {
+  for (int step = 0; 32 * step < queries; ++step) {
+    const __mmask32 there = FirstBits(std::min(queries - 32 * step, 32));
+    const auto low = static_cast<__mmask16>(there), high = static_cast<__mmask16>(there >> 16);
+    for (int row = 0; row < kTileStep; row += 2) {
       __m512i x[2];
       for (int i = 0; i < 2; ++i) {
         const float* at = from + (row + i) * kLaneStride + 32 * step;
-        const __m512 high = 2 * step + 1 < strips ? _mm512_loadu_ps(at + 16) : _mm512_setzero_ps();
-        x[i] = row + i < keys ? Rounded<kAmx>(high, _mm512_loadu_ps(at)) : _mm512_setzero_si512();
+        x[i] = row + i < keys
+                   ? Rounded<kAmx>(_mm512_maskz_loadu_ps(high, at + 16), _mm512_maskz_loadu_ps(low, at))
+                   : _mm512_setzero_si512();
       }
       places.Store(to, row, step, x[0], x[1]);
     }
@@ -218,9 +221,9 @@ void tile_row_product(const TileRowProduct& x, TileUnit unit) {
   x.steps == 2 ? ProductOfShort<2>(x) : ProductOfAny(x);
 }
 
-void pack_tile_weights(const float* from, int keys, int strips, const TileWeights& to, TileUnit unit) {
-  unit == TileUnit::amx ? PackWeights<true>(from, keys, strips, to)
-                        : PackWeights<false>(from, keys, strips, to);
+void pack_tile_weights(const float* from, int keys, int queries, const TileWeights& to, TileUnit unit) {
+  unit == TileUnit::amx ? PackWeights<true>(from, keys, queries, to)
+                        : PackWeights<false>(from, keys, queries, to);
 }
 
 void tile_gradient_rows(const TileGradientRows& x, TileUnit unit) {
