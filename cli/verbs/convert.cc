@@ -33,8 +33,7 @@ class Convert : public Verb {
       if (!common.quiet && text::loses_normalizer_in_gguf(loaded.tokenizer)) {
         std::fputs(
             "note: the format has no NFC: of text in other Unicode forms, such as separate accents, "
-            "llama.cpp "
-            "makes other tokens\n",
+            "llama.cpp makes other tokens\n",
             stderr);
       }
     } else {

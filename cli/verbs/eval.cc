@@ -117,10 +117,9 @@ class Eval : public Verb {
     flags.number("last", last_, "evaluate only the last fraction of the text",
                  {.least = 0, .most = 1, .open = true});
     flags.integer("context", options_.context, "tokens per window (0: the model's context)");
-    flags.integer(
-        "stride", options_.stride,
-        "tokens between windows; less than --context: they overlap, each token is predicted once from at "
-        "least context - stride before it (0: no overlap)");
+    flags.integer("stride", options_.stride,
+                  "tokens between windows; less than --context: they overlap, each token is predicted once "
+                  "from at least context - stride before it (0: no overlap)");
     flags.integer("batch", options_.batch, "windows per batch", {.least = 1});
     flags.integer("windows", options_.windows, "number of windows, evenly spaced over the text (0: all)");
     declare_weights(flags, weights_);
@@ -132,10 +131,9 @@ class Eval : public Verb {
     flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
     flags.choice("weight-dtype", pairs_.weight_dtype, kernels::weight_dtype_names(),
                  "translator: weights used to translate; the loss always uses f32");
-    flags.text(
-        "logprobs", "FILE", logprobs_,
-        "language model: write a line for each token: id, log-probability (- at a window's beginning), the "
-        "token as JSON");
+    flags.text("logprobs", "FILE", logprobs_,
+               "language model: write a line for each token: id, log-probability (- at a window's "
+               "beginning), the token as JSON");
     flags.text("save-translations", "FILE", pairs_.output,
                "translator: write the translations, one per line");
   }

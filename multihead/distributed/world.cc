@@ -71,11 +71,10 @@ std::vector<std::string> plugins(const Launch& launch) {
 
 const MpiFunctions& load(const Launch& launch) {
   const std::vector<std::string> paths = plugins(launch);
-  MH_CHECK(
-      !paths.empty(), ValueError, launch.launcher,
-      " says that this is one of several processes, but found no multihead_openmpi.so or "
-      "multihead_mpich.so beside the program; they are built if MPI is installed (Debian: libopenmpi-dev, "
-      "libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
+  MH_CHECK(!paths.empty(), ValueError, launch.launcher,
+           " says that this is one of several processes, but found no multihead_openmpi.so or "
+           "multihead_mpich.so beside the program; they are built if MPI is installed (Debian: "
+           "libopenmpi-dev, libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
   void* module = dlopen(paths.front().c_str(), RTLD_NOW | RTLD_LOCAL);
   void* function = module != nullptr ? dlsym(module, kOpenMpi) : nullptr;
   MH_CHECK(function != nullptr, ValueError, "MPI: ", quote(dlerror(), 400));

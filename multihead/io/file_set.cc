@@ -266,10 +266,9 @@ void refuse_foreign(const char* who, const std::string& folder, const std::vecto
 
 void check_complete(const std::string& folder, const std::string& key) {
   std::error_code error;
-  MH_CHECK(
-      node_at(folder) != Node::absent, IoError, "there is no folder ", quote(folder, 400),
-      ": models are read from the disk, and nothing is downloaded; get the files of a model of the Hugging "
-      "Face hub with 'hf download OWNER/NAME --local-dir FOLDER' and pass FOLDER");
+  MH_CHECK(node_at(folder) != Node::absent, IoError, "there is no folder ", quote(folder, 400),
+           ": models are read from the disk, and nothing is downloaded; get the files of a model of the "
+           "Hugging Face hub with 'hf download OWNER/NAME --local-dir FOLDER' and pass FOLDER");
   if (!fs::is_directory(folder, error) || is_there(folder, key)) return;
   const std::string what = concat("folder ", quote(folder, 400), " has no ", key, ": ");
   MH_CHECK(!is_held(folder), IoError, what, "another process is writing it");

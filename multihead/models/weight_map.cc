@@ -144,11 +144,10 @@ io::SafetensorsFile open_weights(const std::string& path, const char* loader) {
       !holds("model.safetensors.index.json")) {
     for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                               "flax_model.msgpack", "adapter_model.safetensors"}) {
-      MH_CHECK(
-          !holds(other), FormatError, path, ": holds its weights as ", other,
-          ", which is not supported; convert them once with transformers: python3 -c \"import transformers; "
-          "transformers.",
-          loader, ".from_pretrained('DIR').save_pretrained('DIR')\"");
+      MH_CHECK(!holds(other), FormatError, path, ": holds its weights as ", other,
+               ", which is not supported; convert them once with transformers: python3 -c \"import "
+               "transformers; transformers.",
+               loader, ".from_pretrained('DIR').save_pretrained('DIR')\"");
     }
   }
   return io::SafetensorsFile(path);

@@ -121,11 +121,9 @@ void bind_packing(nb::class_<Model>& c) {
       },
       nb::arg("weights") = "f32",
       "Replaces the matrices by packed ones: 'f32' (every bit kept, products of few rows a quarter faster), "
-      "'bf16', 'f16',\n'int8' (a scale per row), 'q8', 'q5' or 'q4' (8, 5 or 4 bits, scales per group "
-      "of 32). With these and int8 a language model's\nembedding and output layer become q8. The model can "
-      "no longer "
-      "be trained, "
-      "nor saved unless it is a language model packed\nas other than 'f32'.");
+      "'bf16', 'f16',\n'int8' (a scale per row), 'q8', 'q5' or 'q4' (8, 5 or 4 bits, scales per group of "
+      "32). With these and int8 a language model's\nembedding and output layer become q8. The model can no "
+      "longer be trained, nor saved unless it is a language model packed\nas other than 'f32'.");
   c.def_prop_ro(
       "packed_dtype",
       [](const Model& model) -> std::optional<std::string> {
@@ -163,8 +161,7 @@ void bind_module(nb::class_<Module>& c, const char* name) {
       },
       "state"_a,
       "Copies tensors into the parameters of the same name. Missing, unexpected and mis-shaped names are "
-      "listed in\n"
-      "one FormatError; nothing is changed then.");
+      "listed in\none FormatError; nothing is changed then.");
   c.def(
       "to",
       [](nb::object self, nb::handle dtype) {

@@ -193,8 +193,7 @@ JsonProgram JsonCompiler::finish() {
     MH_CHECK(are_disjoint(exclusion.a, exclusion.b, 3), ValueError, "JSON schema: \"oneOf\" at ",
              quote(exclusion.place),
              " is supported only if its branches exclude each other by type, constant or required property; "
-             "anyOf is "
-             "always supported");
+             "anyOf is always supported");
   }
   return std::move(program_);
 }

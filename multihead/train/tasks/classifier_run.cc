@@ -264,11 +264,10 @@ std::vector<std::string> ClassifierTask::warnings() const {
                          " labels and not all of these, so that a new head takes its place"));
   }
   if (settings_.freeze && pools_otherwise(init_)) {
-    all.push_back(
-        concat(init_,
-               ": its texts' vectors are not those of the first token, which the head reads, so that a "
-               "frozen encoder has little to say: train all weights, or fit a linear classifier to the "
-               "vectors of multihead embed"));
+    all.push_back(concat(init_,
+                         ": its texts' vectors are not those of the first token, which the head reads, so "
+                         "that a frozen encoder has little to say: train all weights, or fit a linear "
+                         "classifier to the vectors of multihead embed"));
   }
   return all;
 }

@@ -50,8 +50,7 @@ std::vector<std::string> spelled_special(std::string_view text, const std::strin
   if (found.empty()) return {};
   return {concat(name, " spells special tokens, which are read as plain characters: ", found,
                  "; train conversations as such ({\"messages\": …} in JSON Lines), or encode the text with "
-                 "tokenizer encode "
-                 "--special")};
+                 "tokenizer encode --special")};
 }
 
 LanguageModelSettings with_vocabulary(LanguageModelSettings settings, int64_t vocab_size) {

@@ -112,28 +112,20 @@ void refuse_unknown(const nb::kwargs& unknown) {
 
 constexpr const char* kAttentionDoc =
     "softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ "
-    "value.\n\n"
-    "Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv];\n"
-    "          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\n"
-    "Dtypes    float32, float64, bfloat16, float16, the same for all three; of biases, tables and sinks\n"
-    "          float64 with float64, else float32 or the type of 16-bit inputs\n"
-    "Gradient  query, key, value, biases, slopes, tables and sinks, from the output, the log-sum-exp\n"
-    "          (return_lse) and what capture receives\n"
-    "Memory    O(Tq + Tk) per head beyond inputs and output\n"
-    "Rows      without any allowed key give 0, see empty_row\n"
-    "relative_bias, relative_key\n"
-    "          [H or 1, span] and [H or 1, span, D]: a number and a vector per distance, that of query i and "
-    "key\n"
-    "          j at clamp(j - i - offset + relative_center, 0, span - 1)\n"
-    "sinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, and is the "
-    "sink\n"
-    "          in a row without any key\n"
-    "normalise, weight\n"
-    "          'sum', 'abs_sum', 'none': the weights are weight(score with all terms), a score_mod(), or "
-    "the\n"
-    "          scores, over their sum, that of their absolute values, or nothing, instead of a softmax;\n"
-    "          return_lse then returns what a row was divided by, 0 for rows without keys\n"
-    "Raises    ShapeError, DtypeError, ValueError";
+    "value.\n\nShapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, "
+    "Dv];\n          layout='bthd' swaps H and T in all of them. H % Hkv == 0.\nDtypes    float32, float64, "
+    "bfloat16, float16, the same for all three; of biases, tables and sinks\n          float64 with float64, "
+    "else float32 or the type of 16-bit inputs\nGradient  query, key, value, biases, slopes, tables and "
+    "sinks, from the output, the log-sum-exp\n          (return_lse) and what capture receives\nMemory    "
+    "O(Tq + Tk) per head beyond inputs and output\nRows      without any allowed key give 0, see "
+    "empty_row\nrelative_bias, relative_key\n          [H or 1, span] and [H or 1, span, D]: a number and a "
+    "vector per distance, that of query i and key\n          j at clamp(j - i - offset + relative_center, 0, "
+    "span - 1)\nsinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, "
+    "and is the sink\n          in a row without any key\nnormalise, weight\n          'sum', 'abs_sum', "
+    "'none': the weights are weight(score with all terms), a score_mod(), or the\n          scores, over "
+    "their sum, that of their absolute values, or nothing, instead of a softmax;\n          return_lse then "
+    "returns what a row was divided by, 0 for rows without keys\nRaises    ShapeError, DtypeError, "
+    "ValueError";
 
 template <class T>
 std::string signature_of(const Keyword<T>& k) {

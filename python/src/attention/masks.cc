@@ -171,8 +171,7 @@ Mask to_mask(nb::handle object) {
   if (nb::try_cast(object, mask, false) && mask != nullptr) return *mask;
   throw nb::type_error(
       "attention: mask must be a Mask: keep(array) where True may attend, drop(array) where True may not, "
-      "causal(), "
-      "lengths(n), … joined with &");
+      "causal(), lengths(n), … joined with &");
 }
 
 void bind_masks(nb::module_& m) {
@@ -186,8 +185,7 @@ void bind_masks(nb::module_& m) {
       },
       "align"_a = "end",
       "Query i sees keys j <= i + offset. align: 'end' (the last query sees the last key), 'start', an "
-      "offset, or\n"
-      "one offset per sample.");
+      "offset, or\none offset per sample.");
   m.def(
       "window",
       [](int64_t left, int64_t right, nb::handle align) {

@@ -34,15 +34,15 @@ models::TokenRows to_rows(const Sequences& sequences, const Sequences& types) {
 void bind_image_encoder(nb::module_& m) {
   using models::ImageEncoder;
   using models::ImageEncoderConfig;
-  nb::class_<ImageEncoderConfig> config(m, "ImageEncoderConfig",
-                                        "The configuration of an encoder of images: sizes, head ('none', "
-                                        "'classification').");
+  nb::class_<ImageEncoderConfig> config(
+      m, "ImageEncoderConfig",
+      "The configuration of an encoder of images: sizes, head ('none', 'classification').");
   config.def_rw("labels", &ImageEncoderConfig::labels);
   bind_config_fields(config, "ImageEncoderConfig");
   nb::class_<ImageEncoder> c(
       m, "ImageEncoder",
-      "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the model\n"
-      "expects; an image's results have the same bits in any batch.");
+      "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the "
+      "model\nexpects; an image's results have the same bits in any batch.");
   bind_config(c, &ImageEncoder::config);
   c.def(
       "features",
@@ -104,16 +104,14 @@ void bind_encoder_parts(nb::class_<Encoder>& c) {
 }
 
 void bind_encoder(nb::module_& m) {
-  nb::class_<EncoderConfig> config(
-      m, "EncoderConfig",
-      "The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', "
-      "'classification', 'tokens').");
+  nb::class_<EncoderConfig> config(m, "EncoderConfig",
+                                   "The configuration of an encoder: sizes, positions, head ('none', "
+                                   "'masked_lm', 'classification', 'tokens').");
   config.def_rw("labels", &EncoderConfig::labels);
   bind_config_fields(config, "EncoderConfig");
-  nb::class_<Encoder> c(
-      m, "Encoder",
-      "An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing is padded, "
-      "and a sequence's\nresults have the same bits in any batch.");
+  nb::class_<Encoder> c(m, "Encoder",
+                        "An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing "
+                        "is padded, and a sequence's\nresults have the same bits in any batch.");
   bind_config(c, &Encoder::config);
   c.def(
       "features",
@@ -143,8 +141,8 @@ void bind_encoder(nb::module_& m) {
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
       "folder"_a,
-      "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, "
-      "ModernBERT, ALBERT,\nNomic BERT, GTE, T5's encoder.");
+      "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, "
+      "ALBERT,\nNomic BERT, GTE, T5's encoder.");
   m.def(
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
@@ -205,8 +203,7 @@ void bind_text_classifier(nb::module_& m) {
   using embed::TextClassifier;
   nb::class_<TextClassifier> c(
       m, "TextClassifier",
-      "An encoder with a head for sequences and its tokenizer: labels of texts and of "
-      "pairs of texts.");
+      "An encoder with a head for sequences and its tokenizer: labels of texts and of pairs of texts.");
   c.def_static(
       "load",
       [](const Path& folder, const std::string& weights) {
@@ -240,8 +237,7 @@ void bind_text_classifier(nb::module_& m) {
       },
       "logits"_a,
       "What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: "
-      "their "
-      "softmax,\nthe logistic function of each (multi_label, and of a single label), or themselves "
+      "their softmax,\nthe logistic function of each (multi_label, and of a single label), or themselves "
       "(regression).");
   c.def_prop_ro("has_sigmoid", &TextClassifier::has_sigmoid);
   c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
@@ -251,9 +247,9 @@ void bind_text_classifier(nb::module_& m) {
 
 void bind_image_classifier(nb::module_& m) {
   using embed::ImageClassifier;
-  nb::class_<ImageClassifier> c(m, "ImageClassifier",
-                                "An encoder of images with a head, and its folder's "
-                                "preprocessor_config.json; nothing is resized.");
+  nb::class_<ImageClassifier> c(
+      m, "ImageClassifier",
+      "An encoder of images with a head, and its folder's preprocessor_config.json; nothing is resized.");
   c.def_static(
       "load",
       [](const Path& folder, const std::string& weights) {
@@ -341,9 +337,8 @@ void bind_token_classifier(nb::module_& m) {
       "progress"_a = nb::none(), "stride"_a = 0,
       "For each text its entities, as transformers' token-classification pipeline finds them: dicts with "
       "entity_group,\nscore, start and end (characters), and word, the text there. aggregation_strategy: "
-      "'none' "
-      "(every token, as\nentity), 'simple', or by words 'first', 'average', 'max'. stride: long texts are "
-      "read in windows with this many\ntokens in common; 0: cut.");
+      "'none' (every token, as\nentity), 'simple', or by words 'first', 'average', 'max'. stride: long texts "
+      "are read in windows with this many\ntokens in common; 0: cut.");
   c.def_prop_ro("labels", [](const TokenClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("encoder", &TokenClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TokenClassifier::tokenizer);

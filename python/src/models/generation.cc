@@ -282,27 +282,19 @@ void bind_generate(nb::class_<LanguageModel>& c) {
       "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(), "json_schema"_a = nb::none(),
       "regex"_a = nb::none(), "grammar"_a = nb::none(), "logit_bias"_a = std::map<int32_t, float>(),
       "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
-      "comes and\n"
-      "may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
-      "themselves),\n"
-      "guesses up to draft_tokens tokens, which are checked in one step: the result is the same, sooner.\n"
-      "cache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' for a "
-      "quarter.\n"
-      "no_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: before them, no "
-      "stop "
-      "token. suppress:\nsequences of tokens that never come. first_token, last_token: the first new token "
-      "and "
-      "that at max_new_tokens.\nstop_strings: a row ends with the token that completes one of them in its "
-      "new "
-      "text, by the `tokenizer`.\njson_schema (a dict or JSON text), regex or grammar (GBNF): tokens of the "
-      "`tokenizer` by which the text would not\nfit never come, and stop_tokens only where it may end. "
-      "logit_bias: {token: number}, added to the logits.");
-  c.def(
-      "logprobs", &logprobs_call, "prompts"_a, nb::kw_only(), "top"_a = 0,
-      "The log-probability of every token but the first by those before it, of one text (a list of ints) or "
-      "of "
-      "several.\nWith top > 0 also the likeliest ones in its place: lists of (token, logprob), most probable "
-      "first.");
+      "comes and\nmay return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
+      "themselves),\nguesses up to draft_tokens tokens, which are checked in one step: the result is the "
+      "same, sooner.\ncache_dtype, of keys and values: the model's, 'bfloat16' for half the memory or 'int8' "
+      "for a quarter.\nno_repeat_ngram=n: no n-gram of prompt and new tokens comes twice. min_new_tokens: "
+      "before them, no stop token. suppress:\nsequences of tokens that never come. first_token, last_token: "
+      "the first new token and that at max_new_tokens.\nstop_strings: a row ends with the token that "
+      "completes one of them in its new text, by the `tokenizer`.\njson_schema (a dict or JSON text), regex "
+      "or grammar (GBNF): tokens of the `tokenizer` by which the text would not\nfit never come, and "
+      "stop_tokens only where it may end. logit_bias: {token: number}, added to the logits.");
+  c.def("logprobs", &logprobs_call, "prompts"_a, nb::kw_only(), "top"_a = 0,
+        "The log-probability of every token but the first by those before it, of one text (a list of ints) "
+        "or of several.\nWith top > 0 also the likeliest ones in its place: lists of (token, logprob), most "
+        "probable first.");
 }
 
 void bind_generator(nb::module_& m) {
@@ -312,12 +304,10 @@ void bind_generator(nb::module_& m) {
         "Tokens that end an answer where the chat template writes them, besides the end of the text.");
   nb::class_<Generator>(
       m, "Generator",
-      "Sequences decoded together, each with the tokens that generate() gives it alone: "
-      "submit() at any time,\n"
-      "step() until it returns False. Up to max_batch run at a time. `cached_prompts` prompts keep their "
-      "keys and values for "
-      "prompts with a common prefix,\nin prompt_cache_bytes at most (0: no limit); in prefix_folder "
-      "they outlive the process.")
+      "Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any "
+      "time,\nstep() until it returns False. Up to max_batch run at a time. `cached_prompts` prompts keep "
+      "their keys and values for prompts with a common prefix,\nin prompt_cache_bytes at most (0: no limit); "
+      "in prefix_folder they outlive the process.")
       .def(
           "__init__",
           [](Generator* self, const LanguageModel& model, int64_t max_batch, int64_t capacity,

@@ -26,10 +26,10 @@ using models::LanguageModelConfig;
 
 void bind_language_model_config(nb::module_& m) {
   using C = LanguageModelConfig;
-  nb::class_<C> c(m, "LanguageModelConfig",
-                  "The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', "
-                  "'rotary', 'alibi'),\n"
-                  "norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
+  nb::class_<C> c(
+      m, "LanguageModelConfig",
+      "The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', "
+      "'alibi'),\nnorm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.");
   c.def_rw("rotary_scaling", &C::rotary_scaling);
   bind_config_fields(c, "LanguageModelConfig");
   m.def("language_model_preset", &models::language_model_preset, "name"_a, "'tiny', 'small' or 'tutorial'.");
@@ -65,8 +65,8 @@ void bind_losses(nb::class_<LanguageModel>& c) {
 void bind_files(nb::class_<LanguageModel>& c) {
   bind_save(
       c, &models::save_language_model,
-      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express "
-      "it.\nA folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
+      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.\nA "
+      "folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
   c.def(
       "save_gguf",
       [](LanguageModel& model, const Path& path, const text::Tokenizer& tokenizer, const std::string& type) {
@@ -120,16 +120,16 @@ void bind_states(nb::class_<LanguageModel>& c) {
       "batch"_a = 1, "capacity"_a = 0, nb::kw_only(), "ring"_a = false, "chunk"_a = 256,
       "dtype"_a = nb::none(),
       "A DecodeState with room for `capacity` tokens per row (0: the model's context). ring: memory for the "
-      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' "
-      "(8 bits and a scale\nper head and token).");
+      "window\nonly, calls of up to `chunk` tokens. dtype: the model's, 'bfloat16' or 'int8' (8 bits and a "
+      "scale\nper head and token).");
   c.def(
       "explain",
       [](const LanguageModel& model, nn::DecodeState& state, int64_t tokens) {
         return model.explain({.state = &state}, tokens);
       },
       "state"_a, "tokens"_a = 1,
-      "Whether a call with this many new tokens per row of the state runs as kernel calls alone or "
-      "through the\nmodules, and why; the bits are the same.");
+      "Whether a call with this many new tokens per row of the state runs as kernel calls alone or through "
+      "the\nmodules, and why; the bits are the same.");
   c.def(
       "state_bytes",
       [sizes](const LanguageModel& model, int64_t batch, int64_t capacity, bool ring, int64_t chunk,
@@ -219,14 +219,10 @@ void bind_prune(nb::module_& m) {
       },
       "model"_a, nb::kw_only(), "heads"_a = nb::none(), "units"_a = nb::none(),
       "A smaller model, equal to this one with the outputs of these heads and feed-forward units at zero: "
-      "for "
-      "each layer a\nlist of heads, of units as many everywhere. Heads keep their numbers when some are "
-      "pruned "
-      "already. With grouped-query\nattention whole groups go, or as many heads of each that stays. Where "
-      "all "
-      "layers lose as many heads, and the family has\na head_dim of its own (Llama, Mistral, Qwen 3, Gemma), "
-      "the "
-      "saved folder loads in transformers; else it is one of ours.");
+      "for each layer a\nlist of heads, of units as many everywhere. Heads keep their numbers when some are "
+      "pruned already. With grouped-query\nattention whole groups go, or as many heads of each that stays. "
+      "Where all layers lose as many heads, and the family has\na head_dim of its own (Llama, Mistral, Qwen "
+      "3, Gemma), the saved folder loads in transformers; else it is one of ours.");
   m.def(
       "prune",
       [](const models::Seq2Seq& model, Lists encoder_heads, Lists decoder_heads, Lists cross_heads,
@@ -250,8 +246,8 @@ void bind_prune(nb::module_& m) {
       "training repairs it\n(Ainslie et al. 2023).");
   m.def("least_important", &models::least_important, "importance"_a, "keep_ratio"_a, "group"_a = 1,
         "For each row of importance what to remove so that the share keep_ratio of all stays, the least "
-        "important "
-        "first; each\nrow is divided by its length and keeps one; `group` neighbours stay or go together.");
+        "important first; each\nrow is divided by its length and keeps one; `group` neighbours stay or go "
+        "together.");
 }
 
 }  // namespace

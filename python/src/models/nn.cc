@@ -198,8 +198,7 @@ void bind_attention_steps(nb::class_<nn::MultiHeadAttention>& c) {
       },
       "batch"_a, "capacity"_a, nb::kw_only(), "window"_a = 0, "dtype"_a = nb::none(),
       "A DecodeState of one layer with room for `capacity` tokens per row. window > 0: a ring for tokens "
-      "that "
-      "see that\nmany keys.");
+      "that see that\nmany keys.");
   Attention<const nn::MultiHeadAttention&, nb::handle, nn::DecodeState&, nb::handle>::bind(
       c, "decode", "MultiHeadAttention.decode", kDecodeKeywords,
       [](const nn::MultiHeadAttention& a, nb::handle x, nn::DecodeState& state, nb::handle counts,
@@ -262,12 +261,11 @@ void bind_attention_parts(nb::class_<nn::MultiHeadAttention>& c) {
 }
 
 void bind_attention_module(nb::module_& m) {
-  nb::class_<nn::MultiHeadAttention> c(m, "MultiHeadAttention",
-                                       "Project, attend per head, concatenate, project.\n\n"
-                                       "Shapes    query [B, Tq, query_dim], key [B, Tk, key_dim], value [B, "
-                                       "Tk, value_dim] -> [B, Tq, embed_dim]\n"
-                                       "Weights   as torch.nn.MultiheadAttention: in_proj_weight, "
-                                       "in_proj_bias, or q_proj, k_proj, v_proj; out_proj");
+  nb::class_<nn::MultiHeadAttention> c(
+      m, "MultiHeadAttention",
+      "Project, attend per head, concatenate, project.\n\nShapes    query [B, Tq, query_dim], key [B, Tk, "
+      "key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]\nWeights   as torch.nn.MultiheadAttention: "
+      "in_proj_weight, in_proj_bias, or q_proj, k_proj, v_proj; out_proj");
   c.def("__init__", &construct_attention, "embed_dim"_a, "num_heads"_a, nb::kw_only(), "num_kv_heads"_a = 0,
         "head_dim"_a = 0, "value_head_dim"_a = 0, "query_dim"_a = 0, "key_dim"_a = 0, "value_dim"_a = 0,
         "query_bias"_a = true, "key_bias"_a = true, "value_bias"_a = true, "out_bias"_a = true,

@@ -68,14 +68,11 @@ nn::Points::Edit edit_by(const nb::object& function) {
 void bind_points(nb::module_& m) {
   nb::class_<PyPoints> c(
       m, "Points",
-      "What to keep, replace or cut off at which named points of a model; acts in a with block.\n\n"
-      "Names are those of the parameters: layers.0.resid_pre, .resid_mid, .resid_post, .attn_out, .mlp_out, "
-      ".mlp_pre,\n"
-      ".mlp_post, .norm1.scale, .norm1.normalized, .self_attn.q, .k, .v, .rot_q, .rot_k, .scores, .pattern, "
-      ".z, .result;\n"
-      "embed, pos_embed, final_norm.scale, final_norm.normalized. They may be shell patterns "
-      "('layers.*.self_attn.z')\n"
-      "and TransformerLens's names ('blocks.0.attn.hook_z').");
+      "What to keep, replace or cut off at which named points of a model; acts in a with block.\n\nNames are "
+      "those of the parameters: layers.0.resid_pre, .resid_mid, .resid_post, .attn_out, .mlp_out, "
+      ".mlp_pre,\n.mlp_post, .norm1.scale, .norm1.normalized, .self_attn.q, .k, .v, .rot_q, .rot_k, .scores, "
+      ".pattern, .z, .result;\nembed, pos_embed, final_norm.scale, final_norm.normalized. They may be shell "
+      "patterns ('layers.*.self_attn.z')\nand TransformerLens's names ('blocks.0.attn.hook_z').");
   c.def(nb::init<>());
   c.def("__enter__", &PyPoints::enter, nb::rv_policy::reference);
   c.def(

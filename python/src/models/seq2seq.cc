@@ -23,8 +23,7 @@ void bind_seq2seq_config(nb::module_& m) {
   nb::class_<Seq2SeqConfig> c(
       m, "Seq2SeqConfig",
       "The configuration of an encoder-decoder model: sizes, positions ('sinusoidal', 'learned'), norm "
-      "('layer', "
-      "'rms'),\nactivation, biases, shared embeddings, dropout. Fields are keyword arguments.");
+      "('layer', 'rms'),\nactivation, biases, shared embeddings, dropout. Fields are keyword arguments.");
   bind_config_fields(c, "Seq2SeqConfig");
 }
 
@@ -163,12 +162,11 @@ void bind_translator(nb::module_& m) {
   c.def_prop_ro("target_tokenizer", [](const Translator& t) { return t.tokenizers.target; });
   def_search<std::string, std::string>(
       c, "translate", "texts", translate_call,
-      "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.\n"
-      "weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.\nsample "
-      "samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed. "
-      "source_lang and\ntarget_lang: the tokens of languages (\"eng_Latn\"), for models of many (NLLB, "
-      "M2M100, "
-      "mBART).",
+      "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > "
+      "1.\nweight_dtype 'int8' quantises weights and their inputs: faster, nearly the same "
+      "translations.\nsample samples num_hypotheses translations (beam_size 1) with temperature, top_k, "
+      "top_p, min_p and seed. source_lang and\ntarget_lang: the tokens of languages (\"eng_Latn\"), for "
+      "models of many (NLLB, M2M100, mBART).",
       "source_lang"_a = "", "target_lang"_a = "");
 }
 
@@ -253,11 +251,9 @@ void bind_model(nb::module_& m) {
       "first_token: of every target, at no\ncost (forced_bos_token_id); stop_early: early_stopping of "
       "transformers. sample samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, "
       "top_k, top_p, min_p and seed.");
-  bind_save(
-      c, &models::save_seq2seq,
-      "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one "
-      "can express "
-      "the model.");
+  bind_save(c, &models::save_seq2seq,
+            "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if "
+            "one can express the model.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
       "folder"_a);

@@ -69,8 +69,8 @@ nn::DecodeState start_stack(const nn::TransformerDecoder& decoder, nb::handle me
 
 constexpr const char* kStartDoc =
     "A DecodeState with room for `capacity` target tokens per row. The keys and values of memory [B, Ts, "
-    "embed_dim] are\ncomputed once, here; row b has memory_lengths[b] valid tokens, all by default. "
-    "dtype: the memory's, or 'bfloat16'.";
+    "embed_dim] are\ncomputed once, here; row b has memory_lengths[b] valid tokens, all by default. dtype: "
+    "the memory's, or 'bfloat16'.";
 
 // Runs a layer on the next tokens of a state, with the state's memory if it holds one.
 Tensor layer_step(const nn::TransformerLayer& layer, const Tensor& x, nn::LayerCall call,
@@ -115,13 +115,11 @@ void bind_layer_steps(nb::class_<nn::TransformerLayer>& c) {
 void bind_layer(nb::module_& m) {
   nb::class_<nn::TransformerLayer> c(
       m, "TransformerLayer",
-      "An encoder layer, a decoder layer (cross_attention=True), or a language model's.\n\n"
-      "Options   query_bias, key_bias and value_bias are attention_bias unless given; hidden_dim is 4 * "
-      "embed_dim,\n"
-      "          scale 1 / sqrt(head_dim), head_dim embed_dim / num_heads; norm 'layer' or 'rms'\n"
-      "Shapes    x [B, T, embed_dim] -> the same\n"
-      "Weights   as torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; submodules by the same "
-      "names");
+      "An encoder layer, a decoder layer (cross_attention=True), or a language model's.\n\nOptions   "
+      "query_bias, key_bias and value_bias are attention_bias unless given; hidden_dim is 4 * embed_dim,\n   "
+      "       scale 1 / sqrt(head_dim), head_dim embed_dim / num_heads; norm 'layer' or 'rms'\nShapes    x "
+      "[B, T, embed_dim] -> the same\nWeights   as torch.nn.TransformerEncoderLayer and "
+      "TransformerDecoderLayer; submodules by the same names");
   c.def(
       "__init__",
       [](nn::TransformerLayer* self, const nb::kwargs& words) {

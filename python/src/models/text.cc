@@ -172,10 +172,9 @@ void bind_encoding(nb::module_& m) {
           "tokens", [](const TextEncoding& e) { return e.tokens; },
           "As in tokenizer.json; of an added token the text, with white space that it swallows, and of what "
           "unigram does\nnot know too.")
-      .def_prop_ro(
-          "offsets", &offsets,
-          "(begin, end) of each token in its text: characters of str, bytes of bytes; (0, 0) for the "
-          "template's.")
+      .def_prop_ro("offsets", &offsets,
+                   "(begin, end) of each token in its text: characters of str, bytes of bytes; (0, 0) for "
+                   "the template's.")
       .def_prop_ro(
           "sequence_ids",
           [](const TextEncoding& e) {
@@ -236,8 +235,7 @@ void bind_coding(nb::class_<Tokenizer>& c) {
       .def("encoding", &encoding, "text"_a, "pair"_a = nb::none(), nb::kw_only(), "parse_special"_a = false,
            "add_template"_a = true, "max_length"_a = 0, "as_file"_a = false,
            "Ids with tokens and offsets, equal to those of Hugging Face's tokenizers. pair: a second text, "
-           "joined "
-           "by the\nfile's template.")
+           "joined by the\nfile's template.")
       .def("pad", &padded, "encodings"_a,
            "Copies of encodings, padded to the longest of them or as set in tokenizer.json.")
       .def(
@@ -271,8 +269,8 @@ void bind_vocabulary(nb::class_<Tokenizer>& c) {
         "add_generation_prompt"_a = false, "tokenize"_a = true, "chat_template"_a = nb::none(), "variables"_a,
         "The prompt of a conversation, a list of {\"role\": ..., \"content\": ...}, by the model's chat "
         "template: token ids,\nor with tokenize=False the text. add_generation_prompt: up to where the "
-        "answer begins. chat_template: another one.\nOther keywords are variables of the template: tools "
-        "(a list of JSON schemas), documents, enable_thinking, ...")
+        "answer begins. chat_template: another one.\nOther keywords are variables of the template: tools (a "
+        "list of JSON schemas), documents, enable_thinking, ...")
       .def_prop_ro("chat_template", &Tokenizer::chat_template,
                    "The source of the chat template; empty: none.")
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
@@ -315,8 +313,7 @@ void bind_text(nb::module_& m) {
       },
       "tokenizer"_a, "ids"_a,
       "A label per token, for AttentionView and tables: its text; of a token that is a part of a character, "
-      "the "
-      "character and\nwhich part of how many (\"é¹⁄₂\"); \"<0xE2>\" for bytes of no character.");
+      "the character and\nwhich part of how many (\"é¹⁄₂\"); \"<0xE2>\" for bytes of no character.");
 }
 
 }  // namespace multihead::python

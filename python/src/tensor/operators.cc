@@ -64,8 +64,7 @@ void refuse_while_tracing(const Tensor& x) {
   if (is_tracing && x.requires_grad()) {
     throw nb::type_error(
         "Tensor: a traced function would take this number, of a tensor that requires a gradient, for a "
-        "constant; index the "
-        "tensor and go on with the traced value, or use tensor.detach()");
+        "constant; index the tensor and go on with the traced value, or use tensor.detach()");
   }
 }
 

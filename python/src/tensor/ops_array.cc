@@ -212,17 +212,14 @@ void bind_linear_attention(nb::module_& m) {
               "chunk: int = 64, state: ArrayLike | None = None, lengths: ArrayLike | None = None) -> "
               "tuple[Tensor, Tensor]"),
       "(out, state) of linear attention with a state S [D, Dv] per head, causal: out_t = scale * S_t^T q_t, "
-      "where for a token's\nkey k and value v\n\n"
-      "  rule='retention'    S = exp(log_decay) S + k v^T; without log_decay plain linear attention\n"
-      "  rule='delta'        S = S + beta k (v - S^T k)^T\n"
-      "  rule='gated_delta'  the delta rule on exp(log_decay) S\n\n"
-      "Shapes    q [B, H, T, D], k [B, Hkv, T, D], v [B, Hkv, T, Dv] -> [B, H, T, Dv]; log_decay "
-      "[B, Hkv, T], or\n"
-      "          [B, Hkv, T, D] for each row of S; beta [B, Hkv, T], default 1; state [B, Hkv, D, Dv]\n"
-      "state     that after the tokens before, which the call before returned\n"
-      "lengths   [B] tokens per sequence: outputs past them are 0, the state is that after them\n"
-      "chunk     tokens from one state that the backward keeps to the next\n\n"
-      "The bits are the same for any chunk, batch, number of threads, and split of a sequence into calls.");
+      "where for a token's\nkey k and value v\n\n  rule='retention'    S = exp(log_decay) S + k v^T; without "
+      "log_decay plain linear attention\n  rule='delta'        S = S + beta k (v - S^T k)^T\n  "
+      "rule='gated_delta'  the delta rule on exp(log_decay) S\n\nShapes    q [B, H, T, D], k [B, Hkv, T, D], "
+      "v [B, Hkv, T, Dv] -> [B, H, T, Dv]; log_decay [B, Hkv, T], or\n          [B, Hkv, T, D] for each row "
+      "of S; beta [B, Hkv, T], default 1; state [B, Hkv, D, Dv]\nstate     that after the tokens before, "
+      "which the call before returned\nlengths   [B] tokens per sequence: outputs past them are 0, the state "
+      "is that after them\nchunk     tokens from one state that the backward keeps to the next\n\nThe bits "
+      "are the same for any chunk, batch, number of threads, and split of a sequence into calls.");
 }
 
 }  // namespace

@@ -188,8 +188,8 @@ void bind_shapes(nb::class_<Tensor>& c) {
 
 void bind_tapes(nb::module_& m) {
   nb::class_<PyTape>(m, "Tape",
-                     "Records operations inside its with block, on this thread.\n\n    with Tape() as tape:\n"
-                     "        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
+                     "Records operations inside its with block, on this thread.\n\n    with Tape() as "
+                     "tape:\n        loss = cross_entropy(model(x), y)\n        tape.backward(loss)")
       .def(nb::init<>())
       .def("__enter__", &PyTape::enter, nb::rv_policy::reference)
       .def("__exit__", [](PyTape& t, nb::args) { t.exit(); })
@@ -212,11 +212,10 @@ void bind_tapes(nb::module_& m) {
              return self;
            })
       .def("__exit__", [](PyNoTape& t, nb::args) { t.exit(); });
-  nb::class_<PyAutocast>(
-      m, "autocast",
-      "Mixed precision on this thread inside its with block, by the rules of PyTorch's autocast: "
-      "linear, matmul and attention in bf16 (dtype \"float32\": off), norms, softmax and losses in "
-      "f32. Weights and gradients stay f32.")
+  nb::class_<PyAutocast>(m, "autocast",
+                         "Mixed precision on this thread inside its with block, by the rules of PyTorch's "
+                         "autocast: linear, matmul and attention in bf16 (dtype \"float32\": off), norms, "
+                         "softmax and losses in f32. Weights and gradients stay f32.")
       .def(
           "__init__", [](PyAutocast* self, nb::handle dtype) { new (self) PyAutocast(to_dtype(dtype)); },
           "dtype"_a = "bfloat16")
@@ -240,8 +239,8 @@ void bind_makers(nb::module_& m) {
       },
       "data"_a.none(), nb::kw_only(), "dtype"_a = nb::none(), "requires_grad"_a = false,
       "A Tensor over the memory of a NumPy array, a PyTorch or JAX CPU tensor, any DLPack or buffer object; "
-      "a\n"
-      "copy where sharing is impossible (lists, negative strides, non-native byte order) or dtype differs.");
+      "a\ncopy where sharing is impossible (lists, negative strides, non-native byte order) or dtype "
+      "differs.");
   m.def(
       "zeros",
       [](nb::handle s, nb::handle d) {
@@ -283,8 +282,7 @@ void bind_tensor_class(nb::module_& m) {
   nb::class_<Tensor> c(
       m, "Tensor", nb::type_slots(slots),
       "A handle to typed, strided memory with an optional gradient.\n\nCreate one with "
-      "multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its "
-      "memory.");
+      "multihead.tensor(array); numpy.asarray(tensor) and torch.from_dlpack(tensor) share its memory.");
   c.def_prop_ro("shape", [](const Tensor& t) { return to_tuple(t.shape()); });
   c.def_prop_ro(
       "strides", [](const Tensor& t) { return to_tuple(t.strides()); }, "In elements.");

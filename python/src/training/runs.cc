@@ -163,14 +163,13 @@ template <class Model>
 using Checker = std::vector<train::CheckResult> (*)(const Model&, const train::DoctorOptions&);
 
 void bind_checks(nb::module_& m) {
-  m.def(
-      "evaluate", &evaluate_text, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
-      "windows"_a = 0, "tokenizer"_a.none() = nb::none(), "stride"_a = 0,
-      "Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, "
-      "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
-      "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
-      "spaced (0: all).\nstride: tokens from one window to the next (0: context, no overlap); each token is "
-      "predicted once.");
+  m.def("evaluate", &evaluate_text, "model"_a, "tokens"_a, nb::kw_only(), "context"_a = 0, "batch"_a = 16,
+        "windows"_a = 0, "tokenizer"_a.none() = nb::none(), "stride"_a = 0,
+        "Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, "
+        "'perplexity',\n'nats', 'tokens' and, with a tokenizer, 'bits_per_byte', 'nats_per_character', "
+        "'bytes', 'characters'.\ncontext: tokens per window (0: the model's); windows: this many, evenly "
+        "spaced (0: all).\nstride: tokens from one window to the next (0: context, no overlap); each token "
+        "is predicted once.");
   const auto def_check = [&]<class Model>(const char* name, Checker<Model> checker, const char* doc) {
     m.def(
         name,
@@ -179,10 +178,9 @@ void bind_checks(nb::module_& m) {
         },
         "model"_a, nb::kw_only(), "length"_a = 24, "seed"_a = 1, "on_result"_a = nb::none(), doc);
   };
-  def_check(
-      "check_language_model", Checker<models::LanguageModel>(train::check_language_model),
-      "Checks finiteness, causality, padding, cache, threads, gradients and overfitting.\nA list of dicts "
-      "'name', 'passed', 'detail', 'seconds'; on_result is called with each.");
+  def_check("check_language_model", Checker<models::LanguageModel>(train::check_language_model),
+            "Checks finiteness, causality, padding, cache, threads, gradients and overfitting.\nA list of "
+            "dicts 'name', 'passed', 'detail', 'seconds'; on_result is called with each.");
   def_check("check_translator", Checker<models::Seq2Seq>(train::check_translator), "The same for a Seq2Seq.");
   def_check("check_encoder", Checker<models::Encoder>(train::check_encoder),
             "Checks an Encoder: finiteness, context, batch independence, threads.");

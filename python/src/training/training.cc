@@ -95,8 +95,7 @@ void bind_optimizers(nb::module_& m) {
       "step"_a, nb::kw_only(), "kind"_a = "constant", "lr"_a = 1e-3, "warmup_steps"_a = 0,
       "total_steps"_a = 0, "final_ratio"_a = 0.0, "embed_dim"_a = 0, "decay_share"_a = 0.2,
       "The learning rate of a step (from 0) of a 'constant', 'linear', 'cosine', 'noam' or 'wsd' schedule "
-      "with linear "
-      "warm-up.");
+      "with linear warm-up.");
 }
 
 void bind_token_files(nb::module_& m) {

@@ -46,8 +46,7 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
     if (holds("vocab.txt")) return {json_of_vocab_txt(folder), (folder / "vocab.txt").string()};
     MH_CHECK(!holds("vocab.json"), FormatError, folder.string(),
              ": has no tokenizer.json but vocab.json; write one with transformers: python3 -c \"import "
-             "transformers; "
-             "transformers.AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\"");
+             "transformers; transformers.AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\"");
   }
   io::check_complete(folder.string(), "tokenizer.json");
   return {read_file(file), file};

@@ -41,13 +41,11 @@ std::string bpe_json(const Model& model) {
                      json_string(model.tokens[merge.right]), "]");
   return concat(
       "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
-      "\"use_regex\": true},\n  \"post_processor\": null,\n"
-      "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
-      "\"use_regex\": true},\n"
-      "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": "
-      "false,\n"
-      "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": ",
+      "\"use_regex\": true},\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", "
+      "\"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n  \"model\": {\n    "
+      "\"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n    "
+      "\"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n   "
+      " \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": ",
       vocab_json(model), ",\n    \"merges\": [", merges, merges.empty() ? "]" : "\n    ]", "\n  }\n");
 }
 
@@ -59,8 +57,8 @@ std::string characters_json(const Model& model) {
   while (model.unk < 0 && model.find(unk) >= 0) unk += '_';
   return concat(
       "  \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": ", json_string(kEveryCharacter),
-      "}, \"behavior\": \"Isolated\", \"invert\": false},\n  \"post_processor\": null,\n"
-      "  \"decoder\": {\"type\": \"Fuse\"},\n  \"model\": {\n    \"type\": \"WordLevel\",\n    \"vocab\": ",
+      "}, \"behavior\": \"Isolated\", \"invert\": false},\n  \"post_processor\": null,\n  \"decoder\": "
+      "{\"type\": \"Fuse\"},\n  \"model\": {\n    \"type\": \"WordLevel\",\n    \"vocab\": ",
       vocab_json(model), ",\n    \"unk_token\": ", json_string(unk), "\n  }\n");
 }
 
