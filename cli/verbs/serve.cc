@@ -49,6 +49,8 @@ class Serve : public Verb {
         "cache-memory", cache_megabytes_,
         "MB of keys and values of earlier prompts, per model, so that common beginnings are read once",
         {.most = 1 << 24});
+    flags.integer("prompt-chunk", service_.prompt_chunk,
+                  "tokens of prompts that are read between two steps of the others", {.least = 1});
     flags.number("timeout", service_.timeout, "seconds for a request", {.open = true});
     flags.integer("max-queue", service_.max_queue, "requests of a model that may wait; more get status 429",
                   {.least = 1});

@@ -33,6 +33,8 @@ struct GenerateOptions {
   /// The first new token, and the one that max_new_tokens ends with (forced_eos_token_id of transformers).
   std::optional<int32_t> first_token = {}, last_token = {};
   std::vector<std::pair<int32_t, float>> logit_bias = {};  ///< added to the logits of tokens before sampling
+  /// Subtracted from the logits of tokens that are among the new ones: for each time, and once.
+  double frequency_penalty = 0, presence_penalty = 0;
   /// What the text must be: constraint.h. Not together with first_token, last_token and min_new_tokens.
   std::optional<Constraint> constraint = {};
   Overflow overflow = Overflow::slide;

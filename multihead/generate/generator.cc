@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <unordered_map>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -31,6 +32,9 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
              "generate: logit_bias must give tokens of the vocabulary of ", model.config().vocab_size,
              " finite numbers, got ", token, ": ", bias);
   }
+  MH_CHECK(std::isfinite(options.frequency_penalty) && std::isfinite(options.presence_penalty), ValueError,
+           "generate: frequency_penalty and presence_penalty must be numbers, got ",
+           options.frequency_penalty, " and ", options.presence_penalty);
   MH_CHECK(
       !options.constraint || (!options.first_token && !options.last_token && options.min_new_tokens == 0),
       ValueError, "generate: a constraint excludes first_token, last_token and min_new_tokens");
@@ -44,6 +48,18 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
 std::vector<int32_t> window(const std::vector<int32_t>& text, int64_t context) {
   const auto keep = std::min<size_t>(text.size(), static_cast<size_t>(std::max<int64_t>(context / 2, 1)));
   return {text.end() - static_cast<std::ptrdiff_t>(keep), text.end()};
+}
+
+void apply_penalties(const GenerateOptions& options, std::span<const int32_t> fresh,
+                     std::span<float> scores) {
+  if (options.frequency_penalty == 0 && options.presence_penalty == 0) return;
+  std::unordered_map<int32_t, int64_t> counts;
+  for (const int32_t token : fresh) ++counts[token];
+  for (const auto& [token, count] : counts) {
+    const double penalty = options.frequency_penalty * static_cast<double>(count) + options.presence_penalty;
+    float& score = scores[static_cast<size_t>(token)];
+    score = static_cast<float>(score - penalty);
+  }
 }
 
 }  // namespace
@@ -131,57 +147,6 @@ int64_t Generator::running() const {
   const Lock lock(mutex_);
   return std::count_if(rows_.begin(), rows_.end(),
                        [&](int64_t sequence) { return sequence >= 0 && !finished(sequence); });
-}
-
-size_t Generator::bytes() const {
-  const Lock lock(mutex_);
-  size_t total = state_.bytes();
-  for (const Prompt& prompt : prompts_) total += prompt.state.bytes();
-  for (const Reading& one : readings_) total += one.state.bytes();
-  return total;
-}
-
-nn::DecodeState Generator::make_state(int64_t rows) const {
-  return model_.make_state({.batch = rows,
-                            .capacity = options_.capacity,
-                            .ring = model_.has_ring(),
-                            .dtype = options_.cache_dtype});
-}
-
-void Generator::drop_ended() {
-  const auto drop = [&](Rows& rows) {
-    for (int64_t& sequence : rows) {
-      if (sequence >= 0 && finished(sequence)) sequence = -1;
-    }
-  };
-  drop(rows_);
-  for (Reading& one : readings_) drop(one.rows);
-  std::erase_if(readings_, [](const Reading& one) {
-    return std::all_of(one.rows.begin(), one.rows.end(), [](int64_t sequence) { return sequence < 0; });
-  });
-}
-
-// Half of the rows free: the rest is computed without them.
-void Generator::shrink() {
-  const auto left = running(), batch = static_cast<int64_t>(rows_.size());
-  if (left <= batch / 2 && batch > 0) resize(left);
-}
-
-// A state of `rows` rows with the running sequences in front.
-void Generator::resize(int64_t rows) {
-  if (rows == 0) {
-    state_ = {}, rows_ = {};
-    return;
-  }
-  nn::DecodeState state = make_state(rows);
-  Rows kept;
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    if (rows_[r] < 0) continue;
-    state.put(static_cast<int64_t>(kept.size()), state_, static_cast<int64_t>(r), state_.lengths[r]);
-    kept.push_back(rows_[r]);
-  }
-  kept.resize(static_cast<size_t>(rows), -1);
-  state_ = std::move(state), rows_ = std::move(kept);
 }
 
 // Sequences whose text is read from its beginning: those for which the context is full, which leave their
@@ -341,6 +306,7 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
 std::optional<int32_t> Generator::choose(Sequence& sequence, std::span<float> scores) const {
   const GenerateOptions& options = sequence.options;
   for (const auto& [token, bias] : options.logit_bias) scores[static_cast<size_t>(token)] += bias;
+  apply_penalties(options, sequence.fresh, scores);
   apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
   const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
   if (!sequence.constraint) return sample(scores, sequence.text, options.sampling, uniform);
@@ -397,27 +363,6 @@ void Generator::advance(const Rows& rows, nn::DecodeState& state) {
   }
 }
 
-// The rows of `state` move into free rows of ours.
-void Generator::join(const Rows& rows, nn::DecodeState& state) {
-  drop_ended();
-  if (running() == 0) {
-    state_ = std::move(state), rows_ = rows;
-    return;
-  }
-  const int64_t needed =
-      running() + std::count_if(rows.begin(), rows.end(), [](int64_t sequence) { return sequence >= 0; });
-  if (needed > static_cast<int64_t>(rows_.size())) {
-    resize(std::min(std::max(needed, 2 * static_cast<int64_t>(rows_.size())), options_.max_batch));
-  }
-  size_t free = 0;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    if (rows[r] < 0) continue;  // cancelled meanwhile
-    while (rows_[free] >= 0) ++free;
-    rows_[free] = rows[r];
-    state_.put(static_cast<int64_t>(free), state, static_cast<int64_t>(r), state.lengths[r]);
-  }
-}
-
 // The next tokens of every running sequence, the new ones included. False if there is none.
 bool Generator::compute() {
   const NoTape silent;
@@ -426,7 +371,7 @@ bool Generator::compute() {
   Rows fresh = take_unread();
   delay_followers(fresh);
   if (running() == 0 && fresh.empty() && readings_.empty()) return false;
-  if (running() > 0) draft(), advance(rows_, state_);
+  if (running() > 0) draft(), grow(), advance(rows_, state_);
   begin_reading(fresh);
   read_chunk();
   return true;

@@ -102,9 +102,11 @@ class Generator {
   Sequence& at(int64_t sequence) { return const_cast<Sequence&>(std::as_const(*this).at(sequence)); }
   bool compute();
   void report(int64_t number);
-  nn::DecodeState make_state(int64_t rows) const;
+  nn::DecodeState make_state(const Rows& rows, int64_t least = 0) const;
+  int64_t capacity_for(const Rows& rows) const;
   void drop_ended();
   void shrink();
+  void grow();
   Rows take_unread();
   void recall(nn::DecodeState& state, int64_t row, Sequence& sequence);
   void remember(const nn::DecodeState& state, int64_t row, const std::vector<int32_t>& tokens);
@@ -119,7 +121,7 @@ class Generator {
   int64_t extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const;
   std::optional<int32_t> choose(Sequence& sequence, std::span<float> scores) const;
   void join(const Rows& rows, nn::DecodeState& state);
-  void resize(int64_t rows);
+  void resize(int64_t rows, int64_t least = 0);
 
   using Lock = std::lock_guard<std::recursive_mutex>;
 

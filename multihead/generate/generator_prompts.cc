@@ -51,7 +51,7 @@ void Generator::begin_reading(const Rows& rows) {
   for (Rows& group : groups) {
     Reading& one = readings_.emplace_back();
     one.rows = std::move(group);
-    one.state = make_state(std::ssize(one.rows));
+    one.state = make_state(one.rows);
     for (int64_t r = 0; r < std::ssize(one.rows); ++r) {
       Sequence& sequence = at(one.rows[static_cast<size_t>(r)]);
       one.texts.push_back(sequence.pending);

@@ -167,6 +167,41 @@ TEST(GeneratorTest, BiasesAreAddedToLogits) {
   EXPECT_THROW(generate(m, {{1}}, options), ValueError);
 }
 
+TEST(GeneratorTest, MemoryFollowsTheTexts) {
+  const auto m = model(models::Positions::rotary, 0, 2048);
+  const auto bytes = [&](int64_t batch, int64_t capacity) {
+    return nn::decode_state_bytes(m.state_options({.batch = batch, .capacity = capacity}));
+  };
+  const GenerateOptions brief = {.max_new_tokens = 9, .seed = 1}, ample = {.max_new_tokens = 1200, .seed = 1};
+  const auto alone = generate(m, {{5}}, ample)[0];
+  Generator generator(m, {.max_batch = 4});
+  const int64_t one = generator.submit({5}, brief);
+  generator.step();
+  EXPECT_EQ(generator.bytes(), bytes(1, 128));
+  const int64_t other = generator.submit({5}, ample);
+  generator.step(), generator.step();
+  EXPECT_EQ(generator.bytes(), bytes(2, 1024)) << "not all of what may come";
+  while (generator.step()) {
+  }
+  EXPECT_EQ(generator.bytes(), 0);
+  EXPECT_EQ(generator.take(other), alone);
+  EXPECT_EQ(generator.take(one), std::vector<int32_t>(alone.begin(), alone.begin() + 9));
+}
+
+TEST(GeneratorTest, RepeatedTokensArePenalised) {
+  const auto m = model(models::Positions::rotary);
+  GenerateOptions options = {.max_new_tokens = 6, .sampling = {.temperature = 0}};
+  // Tokens 7 and 9 lie so far above the others, and 7 above 9, that only the penalties decide between them.
+  options.logit_bias = {{7, 200.0f}, {9, 150.0f}};
+  EXPECT_EQ(generate(m, {{7, 7}}, options)[0], (std::vector<int32_t>{7, 7, 7, 7, 7, 7}));
+  options.presence_penalty = 100;  // once for however many
+  EXPECT_EQ(generate(m, {{7, 7}}, options)[0], (std::vector<int32_t>{7, 9, 7, 7, 7, 7}));
+  options.presence_penalty = 0, options.frequency_penalty = 30;  // 200, 170 | 150, 140, 120 | 110
+  EXPECT_EQ(generate(m, {{7, 7}}, options)[0], (std::vector<int32_t>{7, 7, 9, 7, 9, 7}));
+  options.frequency_penalty = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(generate(m, {{7}}, options), ValueError);
+}
+
 std::vector<int32_t> long_prompt(int32_t last) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 14; ++i) tokens.push_back(i % 7);

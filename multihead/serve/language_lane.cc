@@ -160,7 +160,10 @@ void LanguageLane::fail_all() {
 }
 
 bool LanguageLane::step() {
-  if (lives_.empty()) return false;
+  if (lives_.empty()) {
+    generator_->step();  // lets go of the memory of those that ended
+    return false;
+  }
   try {
     generator_->step();
     for (Live& live : lives_) finish_choices(live);

@@ -21,12 +21,15 @@ std::span<const Route> routes() {
       {"GET", "/api/tags", &kOllamaErrors, ollama_tags},
       {"POST", "/api/show", &kOllamaErrors, ollama_show},
       {"GET", "/api/version", &kOllamaErrors, ollama_version},
+      {"GET", "/api/ps", &kOllamaErrors, ollama_ps},
       {"POST", "/api/embed", &kOllamaErrors, ollama_embed},
+      {"POST", "/api/embeddings", &kOllamaErrors, ollama_embedding},
       {"POST", "/api/chat", &kOllamaErrors, ollama_chat},
       {"POST", "/api/generate", &kOllamaErrors, ollama_generate},
       {"POST", "/tokenize", &kOpenAiErrors, tokenize},
       {"POST", "/detokenize", &kOpenAiErrors, detokenize},
       {"GET", "/metrics", &kOpenAiErrors, metrics},
+      {"GET", "/openapi.json", &kOpenAiErrors, openapi},
   };
   return kRoutes;
 }

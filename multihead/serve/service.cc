@@ -6,6 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/serve/dialects/dialects-inl.h"
 #include "multihead/serve/service-inl.h"
 
 namespace multihead::serve {
@@ -35,6 +36,7 @@ std::unique_ptr<Lane> lane_of(const Model& model, int64_t limit, const ServiceOp
   own.cache_dtype = options.cache_dtype;
   own.cached_prompts = options.cache_bytes > 0 ? 64 : 0;
   own.prompt_cache_bytes = options.cache_bytes;
+  own.prompt_chunk = options.prompt_chunk;
   return std::make_unique<LanguageLane>(std::get<Writer>(model.any), own, limit);
 }
 
@@ -107,6 +109,7 @@ void dispatch(const Call& call) {
     if (route.method == request.method) found = &route;
     methods += concat(methods.empty() ? "" : ", ", route.method);
   }
+  if (methods.empty() && request.path.starts_with("/api/")) call.reply->set_errors(kOllamaErrors);
   check_caller(request, call.service.options);
   if (found == nullptr || !found->is_open) check_key(request, call.service.options);
   if (methods.empty())

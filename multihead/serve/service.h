@@ -20,10 +20,11 @@ struct ServiceOptions {
   int64_t context = 0;   ///< tokens of a prompt and its continuation; 0: the model's, at most 4096
   std::optional<Dtype> cache_dtype = {};   ///< of keys and values
   size_t cache_bytes = size_t{512} << 20;  ///< of prompts that are kept for the next ones
-  int64_t max_queue = 256;                 ///< requests of a model that wait; more get 429
-  int64_t max_inputs = 2048;               ///< texts of a request
-  int64_t max_tokens = 0;                  ///< new tokens of a choice; 0: what the context holds
-  double timeout = 600;                    ///< seconds for a request
+  int64_t prompt_chunk = 512;  ///< tokens of prompts that are read between two steps of the others
+  int64_t max_queue = 256;     ///< requests of a model that wait; more get 429
+  int64_t max_inputs = 2048;   ///< texts of a request
+  int64_t max_tokens = 0;      ///< new tokens of a choice; 0: what the context holds
+  double timeout = 600;        ///< seconds for a request
   std::vector<std::string> api_keys = {};  ///< if there are any, requests must carry one
   std::vector<std::string> hosts = {};     ///< names by which clients may call the server, besides addresses
 };

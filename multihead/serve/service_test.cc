@@ -6,6 +6,7 @@
 #include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/generate/generate.h"
 #include "multihead/serve/test_models-inl.h"
 
@@ -95,24 +96,33 @@ TEST(ServiceTest, AnswersAreTheSameInWhateverCompany) {
                             R"(","max_tokens":)", 3 + i, R"(,"seed":)", i, R"(,"logprobs":3,"n":)", 1 + i % 2,
                             "}"));
   }
+  for (const char* form : {R"({"type":"json_object"})", R"({"type":"regex","regex":"(cat|mat| )*"})"}) {
+    bodies.push_back(concat(R"({"model":"lm","prompt":"the cat sat on the mat","max_tokens":20,"seed":1,)",
+                            R"("logprobs":2,"presence_penalty":0.5,"response_format":)", form, "}"));
+  }
   std::vector<Json> alone;
   {
     Service service(test_models(), {.parallel = 1, .cache_bytes = 0});
     for (const std::string& body : bodies)
       alone.push_back(ask(service, kCompletions, body).json().at("choices"));
   }
-  Service service(test_models(), {.parallel = 5});
-  for (int round = 0; round < 3; ++round) {
-    std::vector<std::shared_ptr<Reply>> replies;
-    for (const std::string& body : bodies) {
-      service.handle(test_request(kCompletions, body))->cancel();
-      replies.push_back(service.handle(test_request(kCompletions, body)));
+  const int threads = num_threads();
+  for (const int64_t chunk : {3, 512}) {
+    set_num_threads(chunk == 3 ? 3 : threads);
+    Service service(test_models(), {.parallel = 5, .prompt_chunk = chunk});
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::shared_ptr<Reply>> replies;
+      for (const std::string& body : bodies) {
+        service.handle(test_request(kCompletions, body))->cancel();
+        replies.push_back(service.handle(test_request(kCompletions, body)));
+      }
+      for (size_t i = 0; i < bodies.size(); ++i) {
+        EXPECT_EQ(answer_of(*replies[i]).json().at("choices"), alone[i]) << chunk << ": " << bodies[i];
+      }
     }
-    for (size_t i = 0; i < bodies.size(); ++i) {
-      EXPECT_EQ(answer_of(*replies[i]).json().at("choices"), alone[i]) << round << ": " << bodies[i];
-    }
+    while (service.active() > 0) std::this_thread::yield();
   }
-  while (service.active() > 0) std::this_thread::yield();
+  set_num_threads(threads);
 }
 
 TEST(ServiceTest, EmbeddingsAreThoseOfTheEncoder) {

@@ -26,16 +26,20 @@ void ollama_tags(const Call& call);
 void ollama_show(const Call& call);
 void ollama_version(const Call& call);
 void ollama_embed(const Call& call);
+void ollama_embedding(const Call& call);
+void ollama_ps(const Call& call);
 void ollama_chat(const Call& call);
 void ollama_generate(const Call& call);
 void tokenize(const Call& call);
 void detokenize(const Call& call);
 void metrics(const Call& call);
+void openapi(const Call& call);
 extern const ErrorStyle kTeiErrors, kOllamaErrors;
 
 /// What the members of every way of asking for text say, on top of the folder's defaults.
-/// Reads temperature, top_p, top_k, min_p, repetition_penalty, seed, stop.
-void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job);
+/// Reads temperature, top_p, top_k, min_p, the repetition penalty under its name there, seed, stop.
+void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job,
+                   const char* repetition = "repetition_penalty");
 /// The messages of a chat as its template gets them. Throws ApiError naming what it does not support.
 Json read_messages(const Json& messages, const std::string& place);
 /// Reads logit_bias: {"TOKEN": BIAS}.

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "multihead/generate/generate.h"
+#include "multihead/serve/service-inl.h"
 #include "multihead/serve/test_models-inl.h"
 
 namespace multihead::serve {
@@ -81,7 +83,7 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
        "\\\"uniqueItems\\\" at \\\"#/properties/a\\\" is not supported"},
       {kChat, chat + R"x(,"response_format":{"type":"regex","regex":"(?=a)"})x", "look-around"},
       {kChat, chat + R"(,"response_format":{"type":"grammar","grammar":"a ::= b"})", "there is no rule"},
-      {kChat, chat + R"(,"frequency_penalty":0.5)", "frequency_penalty is supported only as 0"},
+      {kChat, chat + R"(,"frequency_penalty":2.5)", "frequency_penalty must be a number from -2 to 2"},
       {kChat, chat + R"(,"logit_bias":{"x":2})", "logit_bias must give tokens below 262"},
       {kChat, chat + R"(,"logit_bias":{"1":101})", "logit_bias must give"},
       {kChat, chat + R"(,"chat_template_kwargs":1)", "chat_template_kwargs must be an object"},
@@ -118,7 +120,12 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"mirostat":1})",
        "options.mirostat"},
       {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"max_tokens":1})",
-       "it is num_predict"},
+       "\\\"options.max_tokens\\\" is not supported"},
+      {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"num_predict":-3})",
+       "options.num_predict must be"},
+      {"/api/chat",
+       R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"repeat_penalty":0})",
+       "options.repeat_penalty must be"},
       {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"num_ctx":65})",
        "options.num_ctx must be an integer from 1 to 64"},
       {"/api/generate", R"("model":"lm","prompt":"a","format":"xml")",
@@ -143,6 +150,52 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
     EXPECT_THAT(answer.body, HasSubstr(wrong.message)) << wrong.members;
     EXPECT_TRUE(answer.json().contains("error"));
   }
+}
+
+// The description lists every path; its members are those that are read, and no others.
+TEST(DialectsTest, TheDescriptionIsWhatIsAnswered) {
+  Service service(test_models(), {});
+  const Json paths = ask(service, "/openapi.json", "", "GET").json().at("paths");
+  const std::map<std::string, std::string> values = {{"input", R"("a")"},
+                                                     {"inputs", R"("a")"},
+                                                     {"prompt", R"("a")"},
+                                                     {"query", R"("a")"},
+                                                     {"documents", R"(["a"])"},
+                                                     {"tokens", "[1]"},
+                                                     {"messages", R"([{"role":"user","content":"a"}])"}};
+  int members = 0;
+  for (const Route& route : routes()) {
+    std::string path = route.path;
+    if (path.ends_with('*')) path.replace(path.size() - 1, 1, "{model}");
+    const Json& described = paths.at(path).at(route.method == std::string("POST") ? "post" : "get");
+    const Json* content = described.find("requestBody");
+    ASSERT_EQ(content != nullptr, route.method == std::string("POST")) << path;
+    if (content == nullptr) continue;
+    const Json& schema = content->at("content").at("application/json").at("schema");
+    const auto refusal_of = [&](const std::string& member) {
+      const bool embeds = path.find("embed") != std::string::npos,
+                 ranks = path.find("rank") != std::string::npos;
+      Json body = Json::object({{"model", embeds ? "enc" : ranks || path == "/predict" ? "rank" : "lm"}});
+      for (const Json& name : schema.at("required").items()) {
+        if (const auto value = values.find(name.as_string()); value != values.end())
+          body[value->first] = Json::parse(value->second);
+      }
+      if (path == "/rerank") {
+        const bool is_tei = member != "documents" && member != "top_n" && member != "return_documents";
+        body[is_tei ? "texts" : "documents"] = Json::parse(R"(["a"])");
+      }
+      if (path == "/tokenize") body["content"] = "a";
+      body[member] = Json::parse(R"({"odd":[1]})");
+      return ask(service, path, body.dump()).body;
+    };
+    for (const auto& [name, type] : schema.at("properties").members()) {
+      const std::string member(name.view());
+      EXPECT_THAT(refusal_of(member), testing::Not(HasSubstr(member + "\\\" is not supported"))) << path;
+      ++members;
+    }
+    EXPECT_THAT(refusal_of("unheard"), HasSubstr("unheard\\\" is not supported")) << path;
+  }
+  EXPECT_GT(members, 120);
 }
 
 std::vector<float> floats(const Json& list) {
@@ -196,6 +249,8 @@ TEST(DialectsTest, EveryDialectEmbedsAlike) {
       ask(service, "/api/embed", R"({"model":"enc:latest","input":["a cat","the mat"],"keep_alive":"5m"})")
           .json();
   EXPECT_EQ(floats(ollama.at("embeddings").at(1)), floats(unit.at(1)));
+  const Json older = ask(service, "/api/embeddings", R"({"model":"enc","prompt":"the mat"})").json();
+  EXPECT_EQ(floats(older.at("embedding")), floats(openai.at("data").at(1).at("embedding")));
   double squares = 0;
   for (const float x : floats(unit.at(1))) squares += double{x} * x;
   EXPECT_NEAR(squares, 1, 1e-6);
@@ -274,8 +329,8 @@ TEST(DialectsTest, AnswersFitTheirSchemaInEveryDialect) {
     EXPECT_EQ(choice_of(plain).at("text").as_string().size(), 6);
     const Answer response =
         ask(service, "/v1/responses",
-            R"({"model":"lm","input":"a","text":{"format":{"type":"json_schema","name":"x","schema":)" +
-                schema + "}}}");
+            R"({"model":"lm","input":"a",)" + same +
+                R"("text":{"format":{"type":"json_schema","name":"x","schema":)" + schema + "}}}");
     check(response.json().at("output").at(size_t{0}).at("content").at(size_t{0}).at("text").as_string());
   }
 }

@@ -39,6 +39,15 @@ Json details_json(const ServedModel& model) {
                        {"quantization_level", ""}});
 }
 
+Json tag_json(const ServedModel& model) {
+  return Json::object({{"name", model.model.name},
+                       {"model", model.model.name},
+                       {"modified_at", iso_time(model.model.created)},
+                       {"size", 0},
+                       {"digest", ""},
+                       {"details", details_json(model)}});
+}
+
 int64_t nanoseconds_since(Reply::Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Reply::Clock::now() - begin).count();
 }
@@ -136,36 +145,17 @@ class OllamaWriter : public GenerationListener {
   Reply::Clock::time_point begin_ = Reply::Clock::now();
 };
 
-// "options" under Ollama's names.
-Json openai_names(const Json& options) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"repeat_penalty", "repetition_penalty"}, {"num_predict", "max_tokens"}};
-  Json renamed = Json::object();
-  for (const auto& [key, value] : options.members()) {
-    std::string_view name = key.view();
-    for (const auto& [theirs, ours] : kNames) {
-      if (name == ours)
-        throw ApiError(400, concat("\"options.", name, "\" is not supported; it is ", theirs), "options");
-      if (name == theirs) name = ours;
-    }
-    renamed[name] = value;
-  }
-  return renamed;
-}
-
 void read_options(Fields& fields, const Call& call, const ServedModel& model, GenerationJob& job) {
-  const Json* given = fields.find("options");
-  if (given != nullptr && !given->is_object()) fields.refuse("options", "an object");
-  const Json options = given == nullptr ? Json::object() : openai_names(*given);
-  Fields own(options, "options.");
-  read_sampling(own, model.writer(), job);
-  job.options.max_new_tokens = own.integer("max_tokens", -1, -2, int64_t{1} << 30);
-  if (job.options.max_new_tokens == 0) own.refuse("max_tokens", "at least 1 (num_predict), or -1");
+  const Json none = Json::object(), *given = fields.find("options");
+  Fields own(given == nullptr ? none : *given, "options.");
+  read_sampling(own, model.writer(), job, "repeat_penalty");
+  job.options.max_new_tokens = own.integer("num_predict", -1, -2, int64_t{1} << 30);
+  if (job.options.max_new_tokens == 0) own.refuse("num_predict", "at least 1, or -1");
   if (job.options.max_new_tokens == -2) job.options.max_new_tokens = -1;
   const int64_t most = call.service.options.max_tokens;
   job.most_new_tokens = most;
   if (most > 0 && job.options.max_new_tokens > most)
-    own.refuse("max_tokens", concat("at most ", most, ", the server's limit"));
+    own.refuse("num_predict", concat("at most ", most, ", the server's limit"));
   own.integer("num_ctx", model.limit, 1, model.limit);
   own.only("presence_penalty", {Json(0)});
   own.only("frequency_penalty", {Json(0)});
@@ -206,13 +196,19 @@ const ErrorStyle kOllamaErrors = {ollama_body, ollama_event};
 
 void ollama_tags(const Call& call) {
   Json list = Json::array();
+  for (const ServedModel& model : call.service.models) list.push_back(tag_json(model));
+  call.reply->answer_json(Json::object({{"models", list}}).dump());
+}
+
+// All models are loaded, and stay so.
+void ollama_ps(const Call& call) {
+  Json list = Json::array();
   for (const ServedModel& model : call.service.models) {
-    list.push_back(Json::object({{"name", model.model.name},
-                                 {"model", model.model.name},
-                                 {"modified_at", iso_time(model.model.created)},
-                                 {"size", 0},
-                                 {"digest", ""},
-                                 {"details", details_json(model)}}));
+    Json one = tag_json(model);
+    one["expires_at"] = "9999-12-31T23:59:59Z";
+    one["size_vram"] = 0;
+    one["context_length"] = model.limit;
+    list.push_back(std::move(one));
   }
   call.reply->answer_json(Json::object({{"models", list}}).dump());
 }
@@ -254,8 +250,7 @@ void ollama_embed(const Call& call) {
   fields.finish();
   job.finish = [reply = call.reply, &model, begin = Reply::Clock::now()](std::span<const float> vectors,
                                                                          int64_t width, const Usage& usage) {
-    model.prompt_tokens += usage.prompt_tokens;
-    reply->note({.model = model.model.name, .prompt_tokens = usage.prompt_tokens});
+    count_usage(model, *reply, usage);
     std::string list;
     for (size_t at = 0; at < vectors.size(); at += static_cast<size_t>(width)) {
       list += (at > 0 ? "," : "") + json_array(vectors.subspan(at, static_cast<size_t>(width)));
@@ -263,6 +258,25 @@ void ollama_embed(const Call& call) {
     reply->answer_json(concat(R"({"model":)", Json(model.model.name).dump(), R"(,"embeddings":[)", list,
                               R"(],"total_duration":)", nanoseconds_since(begin),
                               R"(,"load_duration":0,"prompt_eval_count":)", usage.prompt_tokens, "}"));
+  };
+  call.service.submit(model, std::move(job));
+}
+
+// The older path: one text, and the vector as the model gives it.
+void ollama_embedding(const Call& call) {
+  const Json body = parse_body(call.request.body);
+  Fields fields(body);
+  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  EmbedJob job;
+  job.reply = call.reply;
+  job.inputs = {fields.required_text("prompt")};
+  job.truncates = true;
+  fields.only("options", {Json::object()});
+  fields.ignore({"keep_alive"});
+  fields.finish();
+  job.finish = [reply = call.reply, &model](std::span<const float> vector, int64_t, const Usage& usage) {
+    count_usage(model, *reply, usage);
+    reply->answer_json(concat(R"({"embedding":)", json_array(vector), "}"));
   };
   call.service.submit(model, std::move(job));
 }

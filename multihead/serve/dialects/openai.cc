@@ -52,8 +52,7 @@ void openai_embeddings(const Call& call) {
       data += concat(i > 0 ? "," : "", R"({"object":"embedding","index":)", i, R"(,"embedding":)");
       data += format == "base64" ? '"' + base64(row) + "\"}" : json_array(row) + "}";
     }
-    model.prompt_tokens += usage.prompt_tokens;
-    reply->note({.model = model.model.name, .prompt_tokens = usage.prompt_tokens});
+    count_usage(model, *reply, usage);
     reply->answer_json(concat(R"({"object":"list","data":[)", data, R"(],"model":)",
                               Json(model.model.name).dump(), R"(,"usage":{"prompt_tokens":)",
                               usage.prompt_tokens, R"(,"total_tokens":)", usage.total(), "}}"));

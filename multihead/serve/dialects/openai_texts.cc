@@ -22,8 +22,8 @@ void read_common(Fields& fields, const Call& call, const ServedModel& model, Gen
     own.only("include_obfuscation", {Json(false)});
     own.finish();
   }
-  fields.only("frequency_penalty", {Json(0)});
-  fields.only("presence_penalty", {Json(0)});
+  job.options.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
+  job.options.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
   read_logit_bias(fields, model.writer(), job);
   fields.ignore({"user", "metadata", "safety_identifier", "prompt_cache_key"});
 }

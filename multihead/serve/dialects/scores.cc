@@ -70,11 +70,6 @@ Json ranking(const RerankForm& form, std::span<const float> scores) {
   return list;
 }
 
-void note_scores(const Call& call, ServedModel& model, const Usage& usage) {
-  model.prompt_tokens += usage.prompt_tokens;
-  call.reply->note({.model = model.model.name, .prompt_tokens = usage.prompt_tokens});
-}
-
 // Labels of a text, the likeliest first.
 Json labels_json(const embed::TextClassifier& classifier, std::span<const float> scores) {
   Json list = Json::array();
@@ -131,18 +126,18 @@ void rerank(const Call& call) {
   fields.finish();
   job.reply = call.reply;
   for (const std::string& document : form.documents) job.pairs.emplace_back(query, document);
-  job.finish = [call_reply = call.reply, call, &model, form](const Tensor& logits, const Usage& usage) {
+  job.finish = [reply = call.reply, &model, form](const Tensor& logits, const Usage& usage) {
     const bool squashes = form.is_tei ? !form.is_raw : model.classifier().has_sigmoid();
     const Tensor scores = squashes ? embed::label_probabilities(logits) : logits;
     const Json list = ranking(form, {scores.data<float>(), static_cast<size_t>(scores.numel())});
-    note_scores(call, model, usage);
+    count_usage(model, *reply, usage);
     if (form.is_tei) {
-      call_reply->answer_json(list.dump());
+      reply->answer_json(list.dump());
       return;
     }
     const Json counts =
         Json::object({{"total_tokens", usage.total()}, {"prompt_tokens", usage.prompt_tokens}});
-    call_reply->answer_json(
+    reply->answer_json(
         Json::object(
             {{"id", fresh_id("rerank-")}, {"model", model.model.name}, {"results", list}, {"usage", counts}})
             .dump());
@@ -165,9 +160,9 @@ void tei_embed(const Call& call) {
   job.dimensions = fields.integer("dimensions", 0, 1, model.encoder().dim());
   fields.only("truncation_direction", {Json("Right"), Json("right")});
   fields.finish();
-  job.finish = [reply = call.reply, call, &model](std::span<const float> vectors, int64_t width,
-                                                  const Usage& usage) {
-    note_scores(call, model, usage);
+  job.finish = [reply = call.reply, &model](std::span<const float> vectors, int64_t width,
+                                            const Usage& usage) {
+    count_usage(model, *reply, usage);
     std::string list;
     for (size_t at = 0; at < vectors.size(); at += static_cast<size_t>(width)) {
       list += (at > 0 ? "," : "") + json_array(vectors.subspan(at, static_cast<size_t>(width)));
@@ -199,9 +194,8 @@ void tei_predict(const Call& call) {
   fields.only("truncation_direction", {Json("Right"), Json("right")});
   fields.finish();
   model.classifier();
-  job.finish = [reply = call.reply, call, &model, is_raw, is_batch](const Tensor& logits,
-                                                                    const Usage& usage) {
-    note_scores(call, model, usage);
+  job.finish = [reply = call.reply, &model, is_raw, is_batch](const Tensor& logits, const Usage& usage) {
+    count_usage(model, *reply, usage);
     const embed::TextClassifier& classifier = model.classifier();
     const Tensor scores = is_raw ? logits : classifier.scores(logits);
     const auto labels = static_cast<size_t>(classifier.num_labels());

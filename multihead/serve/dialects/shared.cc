@@ -35,7 +35,7 @@ TokenIds token_array(const Json& list, const std::string& place) {
 
 }  // namespace
 
-void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job) {
+void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job, const char* repetition) {
   GenerateOptions& options = job.options;
   if (const auto eos = writer.tokenizer.eos_id()) options.stop_tokens = {*eos};
   apply(writer.defaults, options);
@@ -45,7 +45,7 @@ void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job) {
   if (sampling.top_p == 0) fields.refuse("top_p", "a number above 0, and at most 1");
   sampling.top_k = std::max<int64_t>(fields.integer("top_k", sampling.top_k, -1, 1 << 30), 0);
   sampling.min_p = fields.number("min_p", sampling.min_p, 0, 1);
-  sampling.repetition_penalty = fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 100);
+  sampling.repetition_penalty = fields.number(repetition, sampling.repetition_penalty, 0.01, 100);
   options.seed = fields.find("seed") != nullptr
                      ? static_cast<uint64_t>(fields.integer("seed", 0, std::numeric_limits<int64_t>::min(),
                                                             std::numeric_limits<int64_t>::max()))

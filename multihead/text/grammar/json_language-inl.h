@@ -95,7 +95,7 @@ class JsonLanguage : public Language {
   void key_byte(const Move& move, uint8_t byte) const;
   void close_key(const Move& move) const;
   void colon(const Move& move) const;
-  bool space(const Move& move) const;
+  bool space(const Move& move, bool may_break) const;  // a line may end here
 
   bool can_add(const Stacks& stacks, const Frame& frame, int32_t property) const;
   bool can_add_other(const Stacks& stacks, const Frame& frame) const;

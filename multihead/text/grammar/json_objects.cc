@@ -5,20 +5,19 @@
 namespace multihead::text::grammar {
 namespace {
 
-// White space between tokens: a space, or up to two line ends and an indentation. Models that may write any do not
-// stop.
+// White space between tokens: a space, or a line's end and an indentation. Models that may write any do not stop.
+constexpr int kNewLine = 100;
 int space_next(int state, uint8_t byte) {
-  const int lines = state / 100, blanks = state % 100;
-  if (byte == '\n') return blanks == 0 && lines < 2 ? (lines + 1) * 100 : -1;
+  if (byte == '\n') return state == 0 ? kNewLine : -1;
   if (byte != ' ' && byte != '\t') return -1;
-  return blanks < (lines == 0 ? 1 : 64) ? state + 1 : -1;
+  return state < 1 || (state >= kNewLine && state < kNewLine + 64) ? state + 1 : -1;
 }
 
 }  // namespace
 
-bool JsonLanguage::space(const Move& move) const {
+bool JsonLanguage::space(const Move& move, bool may_break) const {
   const int state = space_next(move.frame.small, move.byte);
-  if (state < 0) return false;
+  if (state < 0 || (state == kNewLine && !may_break)) return false;
   Frame to = move.frame;
   to.small = static_cast<uint16_t>(state);
   move.go(to);
@@ -26,9 +25,9 @@ bool JsonLanguage::space(const Move& move) const {
 }
 
 void JsonLanguage::array(const Move& move) const {
-  if (space(move)) return;
   const JsonVariant& own = variant(move.frame);
   const int64_t count = move.frame.x;
+  if (space(move, move.frame.op != kArrayAfter || count >= own.least)) return;
   const bool has_room = (own.most < 0 || count < own.most) && is_possible(own.item(count));
   if (move.frame.op != kArrayNext && move.byte == ']') {
     if (count >= own.least) complete(move, move.frame.parent);
@@ -36,7 +35,7 @@ void JsonLanguage::array(const Move& move) const {
   }
   if (!has_room) return;
   if (move.frame.op == kArrayAfter) {
-    if (move.byte == ',') move.go(move.with(kArrayNext));
+    if (move.byte == ',' && move.frame.small < kNewLine) move.go(move.with(kArrayNext));
     return;
   }
   Frame after = move.with(kArrayAfter);
@@ -103,14 +102,14 @@ int32_t JsonLanguage::with_name(Stacks& stacks, const Frame& frame, int32_t entr
 }
 
 void JsonLanguage::object(const Move& move) const {
-  if (space(move)) return;
+  if (space(move, move.frame.op != kObjectAfter || can_close(move.stacks, move.frame))) return;
   if (move.frame.op != kObjectNext && move.byte == '}') {
     if (can_close(move.stacks, move.frame)) complete(move, move.frame.parent);
     return;
   }
   if (!can_add_any(move.stacks, move.frame, ByteDfa::kStart)) return;
   if (move.frame.op == kObjectAfter) {
-    if (move.byte == ',') move.go(move.with(kObjectNext));
+    if (move.byte == ',' && move.frame.small < kNewLine) move.go(move.with(kObjectNext));
     return;
   }
   if (move.byte != '"') return;
@@ -201,7 +200,7 @@ void JsonLanguage::close_key(const Move& move) const {
 }
 
 void JsonLanguage::colon(const Move& move) const {
-  if (space(move)) return;
+  if (space(move, false)) return;
   if (move.frame.op == kColon) {
     if (move.byte == ':') move.go(move.with(kValue));
     return;

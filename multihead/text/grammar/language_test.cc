@@ -190,6 +190,16 @@ TEST(JsonSchemaLanguageTest, AcceptsExactlyTheInstances) {
   }
 }
 
+TEST(JsonSchemaLanguageTest, BreaksLinesAsWritersDo) {
+  const LanguagePtr language = json_schema_language(Json::parse(R"({"required":["a"]})"));
+  for (const char* text :
+       {"{\"a\":1}", "{ \"a\" : [1 , 2 ] }", "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": {}\n}"})
+    EXPECT_TRUE(accepts(language, text)) << text;
+  for (const char* text : {"{\n\n\"a\":1}", "{\"a\"\n:1}", "{\"a\":\n1}", "{\"a\":[1\n,2]}",
+                           "{\"a\":1\n,\"b\":2}", "{  \"a\":1}", "{\"a\":  1}"})
+    EXPECT_FALSE(accepts(language, text)) << text;
+}
+
 TEST(JsonSchemaLanguageTest, RefusesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"not": {}})", "\"not\" at \"#\" is not supported"},

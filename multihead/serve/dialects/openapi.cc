@@ -1,0 +1,190 @@
+// The description of all paths that programs read: /openapi.json (OpenAPI 3.1).
+#include <string>
+#include <string_view>
+
+#include "multihead/core/error.h"
+#include "multihead/core/version.h"
+#include "multihead/serve/dialects/dialects-inl.h"
+
+namespace multihead::serve {
+namespace {
+
+// Schemas of members of requests; a name that means different things to different paths has several.
+constexpr const char* kMembers = R"({
+  "any": {},
+  "text": {"type": "string"},
+  "flag": {"type": ["boolean", "null"]},
+  "texts": {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 16},
+  "inputs": {"type": ["string", "array"], "minItems": 1,
+    "items": {"type": ["string", "integer", "array"], "items": {"type": "integer"}}},
+  "documents": {"type": "array", "minItems": 1, "items": {"type": ["string", "object"],
+    "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": false}},
+  "messages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["role"], "properties": {
+    "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+    "content": {"type": ["string", "array", "null"], "items": {"type": "object", "required": ["text"],
+      "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}},
+    "tool_calls": {"type": "array", "items": {"type": "object"}},
+    "tool_call_id": {"type": "string"}, "tool_name": {"type": "string"}, "name": {"type": "string"}}}},
+  "items": {"type": ["string", "array"], "minItems": 1, "items": {"type": "object"}},
+  "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+  "positive": {"type": ["integer", "null"], "minimum": 1, "maximum": 1073741824},
+  "natural": {"type": ["integer", "null"], "minimum": 0, "maximum": 1073741824},
+  "object": {"type": ["object", "null"]},
+  "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
+  "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
+  "top_k": {"type": ["integer", "null"], "minimum": -1, "maximum": 1073741824},
+  "fraction": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+  "repetition": {"type": ["number", "null"], "minimum": 0.01, "maximum": 100},
+  "penalty": {"type": ["number", "null"], "minimum": -2, "maximum": 2},
+  "seed": {"type": ["integer", "null"]},
+  "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 128},
+  "top": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+  "one": {"const": 1}, "nothing": {"const": ""}, "true": {"const": true}, "false": {"const": false}, "none": {"maxItems": 0},
+  "zero": {"const": 0},
+  "bias": {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
+  "stream_options": {"type": ["object", "null"], "additionalProperties": false,
+    "properties": {"include_usage": {"type": "boolean"}, "include_obfuscation": {"const": false}}},
+  "response_format": {"type": "object", "required": ["type"],
+    "properties": {"type": {"enum": ["text", "json_object", "json_schema", "regex", "grammar"]}}},
+  "format": {"type": ["string", "object"]},
+  "encoding": {"enum": ["float", "base64"]},
+  "tools": {"type": "array", "maxItems": 128, "items": {"type": "object", "required": ["type"]}},
+  "tool_choice": {"type": ["string", "object"]},
+  "modalities": {"const": ["text"]}, "tier": {"enum": ["auto", "default"]}, "side": {"enum": ["Right", "right"]},
+  "disabled": {"const": "disabled"}
+})";
+
+struct Body {
+  std::string_view path;
+  std::string_view members;  ///< NAME:SCHEMA, with an exclamation mark if it must be there
+};
+
+#define MH_SAMPLING                                                                                         \
+  "temperature:temperature top_p:top_p top_k:top_k min_p:fraction repetition_penalty:repetition seed:seed " \
+  "stop:texts "
+#define MH_COMMON                                                                                     \
+  MH_SAMPLING                                                                                         \
+  "n:n stream:flag stream_options:stream_options frequency_penalty:penalty presence_penalty:penalty " \
+  "logit_bias:bias max_tokens:positive response_format:response_format user:any metadata:any "        \
+  "safety_identifier:any prompt_cache_key:any "
+#define MH_OLLAMA                                                                                \
+  "model!:text stream:flag options:object format:format think:false images:none suffix:nothing " \
+  "template:nothing "                                                                            \
+  "logprobs:false top_logprobs:zero keep_alive:any "
+
+constexpr Body kBodies[] = {
+    {"/v1/embeddings",
+     "model!:text input!:inputs truncate:flag dimensions:positive encoding_format:encoding user:any"},
+    {"/v1/completions",
+     "model!:text prompt!:inputs echo:flag logprobs:top suffix:nothing best_of:one " MH_COMMON},
+    {"/v1/chat/completions",
+     "model!:text messages!:messages max_completion_tokens:positive logprobs:flag top_logprobs:top "
+     "modalities:modalities store:false service_tier:tier tools:tools tool_choice:tool_choice "
+     "parallel_tool_calls:flag chat_template_kwargs:object " MH_COMMON},
+    {"/v1/responses",
+     "model!:text input!:items instructions:text max_output_tokens:positive stream:flag text:object "
+     "tools:tools "
+     "tool_choice:tool_choice parallel_tool_calls:flag store:flag background:false truncation:disabled "
+     "include:none "
+     "service_tier:tier top_logprobs:zero user:any metadata:any safety_identifier:any "
+     "prompt_cache_key:any " MH_SAMPLING},
+    {"/v1/rerank",
+     "model:text query!:text documents!:documents top_n:positive return_documents:flag truncate:flag"},
+    {"/v2/rerank",
+     "model:text query!:text documents!:documents top_n:positive return_documents:flag truncate:flag"},
+    {"/rerank",
+     "model:text query!:text texts:documents documents:documents raw_scores:flag return_text:flag "
+     "top_n:positive "
+     "return_documents:flag truncate:flag truncation_direction:side"},
+    {"/embed",
+     "model:text inputs!:inputs normalize:true truncate:flag dimensions:positive truncation_direction:side"},
+    {"/predict", "model:text inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side"},
+    {"/api/show", "model!:text verbose:any"},
+    {"/api/embed",
+     "model!:text input!:inputs truncate:flag dimensions:positive options:object keep_alive:any"},
+    {"/api/embeddings", "model!:text prompt!:text options:object keep_alive:any"},
+    {"/api/chat",
+     "messages!:messages tools:tools tool_choice:tool_choice parallel_tool_calls:flag " MH_OLLAMA},
+    {"/api/generate", "prompt!:text system:text raw:flag context:none " MH_OLLAMA},
+    {"/tokenize", "model!:text content:text prompt:text add_special_tokens:flag"},
+    {"/detokenize", "model!:text tokens!:tokens"},
+};
+
+#undef MH_SAMPLING
+#undef MH_COMMON
+#undef MH_OLLAMA
+
+Json body_schema(std::string_view list) {
+  static const Json members = Json::parse(kMembers);
+  Json properties = Json::object(), required = Json::array();
+  while (!list.empty()) {
+    const std::string_view word = list.substr(0, list.find(' '));
+    list.remove_prefix(std::min(list.size(), word.size() + 1));
+    const size_t colon = word.find(':');
+    std::string_view name = word.substr(0, colon);
+    if (name.ends_with('!')) {
+      name.remove_suffix(1);
+      required.push_back(name);
+    }
+    properties[name] = members.at(word.substr(colon + 1));
+  }
+  return Json::object({{"type", "object"},
+                       {"properties", properties},
+                       {"required", required},
+                       {"additionalProperties", false}});
+}
+
+Json json_content(Json schema) {
+  return Json::object({{"application/json", Json::object({{"schema", std::move(schema)}})}});
+}
+
+Json operation(const Route& route) {
+  Json answered = Json::object({{"description", "The answer."}});
+  const bool is_text = route.path == std::string_view("/metrics");
+  answered["content"] =
+      is_text ? Json::object({{"text/plain", Json::object()}}) : json_content(Json::object());
+  const Json refused = Json::object(
+      {{"description", "What is wrong, and with which member."}, {"content", json_content(Json::object())}});
+  Json all = Json::object({{"responses", Json::object({{"200", answered}, {"default", refused}})}});
+  for (const Body& body : kBodies) {
+    if (body.path != route.path) continue;
+    all["requestBody"] =
+        Json::object({{"required", true}, {"content", json_content(body_schema(body.members))}});
+    const bool may_stream = body.members.find("stream:") != std::string_view::npos;
+    const char* events =
+        std::string_view(route.path).starts_with("/api/") ? "application/x-ndjson" : "text/event-stream";
+    if (may_stream) all["responses"]["200"]["content"][events] = Json::object();
+  }
+  if (route.is_open) all["security"] = Json::array();
+  return all;
+}
+
+}  // namespace
+
+void openapi(const Call& call) {
+  Json paths = Json::object();
+  for (const Route& route : routes()) {
+    std::string path = route.path, method = route.method;
+    for (char& c : method) c = static_cast<char>(c - 'A' + 'a');
+    Json own = operation(route);
+    if (path.ends_with('*')) {
+      path.replace(path.size() - 1, 1, "{model}");
+      own["parameters"] =
+          Json(std::vector<Json>{Json::object({{"name", "model"},
+                                               {"in", "path"},
+                                               {"required", true},
+                                               {"schema", Json::object({{"type", "string"}})}})});
+    }
+    paths[path][method] = std::move(own);
+  }
+  const Json bearer = Json::object({{"type", "http"}, {"scheme", "bearer"}});
+  call.reply->answer_json(
+      Json::object({{"openapi", "3.1.0"},
+                    {"info", Json::object({{"title", "multihead serve"}, {"version", version()}})},
+                    {"paths", paths},
+                    {"security", Json(std::vector<Json>{Json::object({{"key", Json::array()}})})},
+                    {"components", Json::object({{"securitySchemes", Json::object({{"key", bearer}})}})}})
+          .dump());
+}
+
+}  // namespace multihead::serve
