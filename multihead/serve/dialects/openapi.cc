@@ -67,54 +67,61 @@ struct Body {
   "n:n stream:flag stream_options:stream_options frequency_penalty:penalty presence_penalty:penalty " \
   "logit_bias:bias max_tokens:positive response_format:response_format user:any metadata:any "        \
   "safety_identifier:any prompt_cache_key:any "
-#define MH_OLLAMA                                                                                \
-  "model!:text stream:flag options:object format:format think:false images:none suffix:nothing " \
-  "template:nothing "                                                                            \
+#define MH_OLLAMA                                                                                 \
+  "model!:model stream:flag options:object format:format think:false images:none suffix:nothing " \
+  "template:nothing "                                                                             \
   "logprobs:false top_logprobs:zero keep_alive:any "
 
 constexpr Body kBodies[] = {
     {"/v1/embeddings",
-     "model!:text input!:inputs truncate:flag dimensions:positive encoding_format:encoding user:any"},
+     "model!:model input!:inputs truncate:flag dimensions:positive encoding_format:encoding user:any"},
     {"/v1/completions",
-     "model!:text prompt!:inputs echo:flag logprobs:top suffix:nothing best_of:one " MH_COMMON},
+     "model!:model prompt!:inputs echo:flag logprobs:top suffix:nothing best_of:one " MH_COMMON},
     {"/v1/chat/completions",
-     "model!:text messages!:messages max_completion_tokens:positive logprobs:flag top_logprobs:top "
+     "model!:model messages!:messages max_completion_tokens:positive logprobs:flag top_logprobs:top "
      "modalities:modalities store:false service_tier:tier tools:tools tool_choice:tool_choice "
      "parallel_tool_calls:flag chat_template_kwargs:object " MH_COMMON},
     {"/v1/responses",
-     "model!:text input!:items instructions:text max_output_tokens:positive stream:flag text:object "
+     "model!:model input!:items instructions:text max_output_tokens:positive stream:flag text:object "
      "tools:tools "
      "tool_choice:tool_choice parallel_tool_calls:flag store:flag background:false truncation:disabled "
      "include:none "
      "service_tier:tier top_logprobs:zero user:any metadata:any safety_identifier:any "
      "prompt_cache_key:any " MH_SAMPLING},
     {"/v1/rerank",
-     "model:text query!:text documents!:documents top_n:positive return_documents:flag truncate:flag"},
+     "model:model query!:text documents!:documents top_n:positive return_documents:flag truncate:flag"},
     {"/v2/rerank",
-     "model:text query!:text documents!:documents top_n:positive return_documents:flag truncate:flag"},
+     "model:model query!:text documents!:documents top_n:positive return_documents:flag truncate:flag"},
     {"/rerank",
-     "model:text query!:text texts:documents documents:documents raw_scores:flag return_text:flag "
+     "model:model query!:text texts:documents documents:documents raw_scores:flag return_text:flag "
      "top_n:positive "
      "return_documents:flag truncate:flag truncation_direction:side"},
     {"/embed",
-     "model:text inputs!:inputs normalize:true truncate:flag dimensions:positive truncation_direction:side"},
-    {"/predict", "model:text inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side"},
-    {"/api/show", "model!:text verbose:any"},
+     "model:model inputs!:inputs normalize:true truncate:flag dimensions:positive truncation_direction:side"},
+    {"/predict", "model:model inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side"},
+    {"/api/show", "model!:model verbose:any"},
     {"/api/embed",
-     "model!:text input!:inputs truncate:flag dimensions:positive options:object keep_alive:any"},
-    {"/api/embeddings", "model!:text prompt!:text options:object keep_alive:any"},
+     "model!:model input!:inputs truncate:flag dimensions:positive options:object keep_alive:any"},
+    {"/api/embeddings", "model!:model prompt!:text options:object keep_alive:any"},
     {"/api/chat",
      "messages!:messages tools:tools tool_choice:tool_choice parallel_tool_calls:flag " MH_OLLAMA},
     {"/api/generate", "prompt!:text system:text raw:flag context:none " MH_OLLAMA},
-    {"/tokenize", "model!:text content:text prompt:text add_special_tokens:flag"},
-    {"/detokenize", "model!:text tokens!:tokens"},
+    {"/tokenize", "model!:model content:text prompt:text add_special_tokens:flag"},
+    {"/detokenize", "model!:model tokens!:tokens"},
 };
 
 #undef MH_SAMPLING
 #undef MH_COMMON
 #undef MH_OLLAMA
 
-Json body_schema(std::string_view list) {
+// One of the served models.
+Json model_schema(const Call& call) {
+  Json names = Json::array();
+  for (const ServedModel& model : call.service.models) names.push_back(model.model.name);
+  return Json::object({{"type", "string"}, {"enum", names}});
+}
+
+Json body_schema(std::string_view list, const Json& model) {
   static const Json members = Json::parse(kMembers);
   Json properties = Json::object(), required = Json::array();
   while (!list.empty()) {
@@ -126,7 +133,8 @@ Json body_schema(std::string_view list) {
       name.remove_suffix(1);
       required.push_back(name);
     }
-    properties[name] = members.at(word.substr(colon + 1));
+    const std::string_view schema = word.substr(colon + 1);
+    properties[name] = schema == "model" ? model : members.at(schema);
   }
   return Json::object({{"type", "object"},
                        {"properties", properties},
@@ -138,7 +146,7 @@ Json json_content(Json schema) {
   return Json::object({{"application/json", Json::object({{"schema", std::move(schema)}})}});
 }
 
-Json operation(const Route& route) {
+Json operation(const Route& route, const Json& model) {
   Json answered = Json::object({{"description", "The answer."}});
   const bool is_text = route.path == std::string_view("/metrics");
   answered["content"] =
@@ -149,7 +157,7 @@ Json operation(const Route& route) {
   for (const Body& body : kBodies) {
     if (body.path != route.path) continue;
     all["requestBody"] =
-        Json::object({{"required", true}, {"content", json_content(body_schema(body.members))}});
+        Json::object({{"required", true}, {"content", json_content(body_schema(body.members, model))}});
     const bool may_stream = body.members.find("stream:") != std::string_view::npos;
     const char* events =
         std::string_view(route.path).starts_with("/api/") ? "application/x-ndjson" : "text/event-stream";
@@ -163,17 +171,15 @@ Json operation(const Route& route) {
 
 void openapi(const Call& call) {
   Json paths = Json::object();
+  const Json model = model_schema(call);
   for (const Route& route : routes()) {
     std::string path = route.path, method = route.method;
     for (char& c : method) c = static_cast<char>(c - 'A' + 'a');
-    Json own = operation(route);
+    Json own = operation(route, model);
     if (path.ends_with('*')) {
       path.replace(path.size() - 1, 1, "{model}");
-      own["parameters"] =
-          Json(std::vector<Json>{Json::object({{"name", "model"},
-                                               {"in", "path"},
-                                               {"required", true},
-                                               {"schema", Json::object({{"type", "string"}})}})});
+      own["parameters"] = Json(std::vector<Json>{
+          Json::object({{"name", "model"}, {"in", "path"}, {"required", true}, {"schema", model}})});
     }
     paths[path][method] = std::move(own);
   }
