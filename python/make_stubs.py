@@ -170,6 +170,10 @@ classes = "".join(f"class {name}({base}): ...\n\n" for name, base in ERRORS.item
 text = re.sub(r"from multihead import \([^)]*\)\n", lambda _: classes, text)
 text = "\n".join(typed(line) for line in text.split("\n"))
 text = overloads(text)
+# A property that can be read and set and has no text of its own is a plain attribute.
+text = re.sub(r"    @property\n    def (\w+)\(self\) -> (.*): \.\.\.\n\n    @\1\.setter\n    def \1\(self, arg: \2, /\) -> None: \.\.\.\n",
+              r"    \1: \2\n", text)  # fmt: skip
+text = re.sub(r"(?m)^(    \w+: .*)\n\n(?=    \w+: )", r"\1\n", text)
 text = re.sub(r"(?m)^class Tensor:\n(    \"\"\".*?\"\"\"\n)", lambda m: m[0] + "\n" + methods_of(FOLDER / "_tensor_methods.py"), text, count=1, flags=re.S)
 text = text.replace("from collections.abc import Mapping, Sequence", "from collections.abc import Callable, Iterator, Mapping, Sequence")
 text = text.replace("from typing import overload", "from typing import Any, Literal, overload\n\nfrom typing_extensions import Self\n\n"
@@ -180,12 +184,15 @@ import multihead as mh  # noqa: E402
 
 KINDS = {"LanguageModel": ("lm", "tiny"), "Seq2Seq": ("seq2seq", "tiny"), "MaskedLm": ("mlm", "tiny"),
          "Classifier": ("classifier", ""), "Embedder": ("embedder", "")}  # fmt: skip
+FIELDS = {name: {field: "float" if isinstance(value, float) else type(value).__name__
+                 for field, value in mh._core.settings(kind, preset).items()} for name, (kind, preset) in KINDS.items()}  # fmt: skip
+shared = dict(set.intersection(*(set(fields.items()) for fields in FIELDS.values())))
 lines = ['"""The settings of complete training runs; train.language_model_settings(preset) and the like give their values."""\n',
          "from typing import TypedDict\n"]  # fmt: skip
-for name, (kind, preset) in KINDS.items():
-    lines.append(f"\nclass {name}Settings(TypedDict, total=False):")
-    lines += [f"    {field}: {'float' if isinstance(value, float) else type(value).__name__}"
-              for field, value in mh._core.settings(kind, preset).items()]  # fmt: skip
+for name, fields in {"Run": FIELDS["LanguageModel"], **FIELDS}.items():
+    base = "TypedDict" if name == "Run" else "RunSettings"
+    lines.append(f"\nclass {name}Settings({base}, total=False):")
+    lines += [f"    {field}: {kind}" for field, kind in fields.items() if (field in shared) == (name == "Run")]
     lines.append("")
 (FOLDER / "_settings.pyi").write_text("\n".join(lines).rstrip() + "\n")
 

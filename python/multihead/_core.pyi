@@ -547,59 +547,15 @@ class RotaryScaling:
 
     def __init__(self, *, factor: float = 1.0, original_context: int = 0, low_freq_factor: float = 1.0, high_freq_factor: float = 4.0, beta_fast: float = 32.0, beta_slow: float = 1.0, attention_factor: float = 0.0, truncate: bool = True, kind: str = 'none') -> None: ...
 
-    @property
-    def factor(self) -> float: ...
-
-    @factor.setter
-    def factor(self, arg: float, /) -> None: ...
-
-    @property
-    def original_context(self) -> int: ...
-
-    @original_context.setter
-    def original_context(self, arg: int, /) -> None: ...
-
-    @property
-    def low_freq_factor(self) -> float: ...
-
-    @low_freq_factor.setter
-    def low_freq_factor(self, arg: float, /) -> None: ...
-
-    @property
-    def high_freq_factor(self) -> float: ...
-
-    @high_freq_factor.setter
-    def high_freq_factor(self, arg: float, /) -> None: ...
-
-    @property
-    def beta_fast(self) -> float: ...
-
-    @beta_fast.setter
-    def beta_fast(self, arg: float, /) -> None: ...
-
-    @property
-    def beta_slow(self) -> float: ...
-
-    @beta_slow.setter
-    def beta_slow(self, arg: float, /) -> None: ...
-
-    @property
-    def attention_factor(self) -> float: ...
-
-    @attention_factor.setter
-    def attention_factor(self, arg: float, /) -> None: ...
-
-    @property
-    def truncate(self) -> bool: ...
-
-    @truncate.setter
-    def truncate(self, arg: bool, /) -> None: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @kind.setter
-    def kind(self, arg: str, /) -> None: ...
+    factor: float
+    original_context: int
+    low_freq_factor: float
+    high_freq_factor: float
+    beta_fast: float
+    beta_slow: float
+    attention_factor: float
+    truncate: bool
+    kind: str
 
     def __eq__(self, arg: RotaryScaling, /) -> bool: ...
 
@@ -1876,71 +1832,17 @@ class LanguageModelConfig:
 
     def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, scale_dim: int = 0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
 
-    @property
-    def rotary_scaling(self) -> RotaryScaling: ...
-
-    @rotary_scaling.setter
-    def rotary_scaling(self, arg: RotaryScaling, /) -> None: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @vocab_size.setter
-    def vocab_size(self, arg: int, /) -> None: ...
-
-    @property
-    def context(self) -> int: ...
-
-    @context.setter
-    def context(self, arg: int, /) -> None: ...
-
-    @property
-    def window(self) -> int: ...
-
-    @window.setter
-    def window(self, arg: int, /) -> None: ...
-
-    @property
-    def global_every(self) -> int: ...
-
-    @global_every.setter
-    def global_every(self, arg: int, /) -> None: ...
-
-    @property
-    def num_layers(self) -> int: ...
-
-    @num_layers.setter
-    def num_layers(self, arg: int, /) -> None: ...
-
-    @property
-    def num_heads(self) -> int: ...
-
-    @num_heads.setter
-    def num_heads(self, arg: int, /) -> None: ...
-
-    @property
-    def num_kv_heads(self) -> int: ...
-
-    @num_kv_heads.setter
-    def num_kv_heads(self, arg: int, /) -> None: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @head_dim.setter
-    def head_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def embed_dim(self) -> int: ...
-
-    @embed_dim.setter
-    def embed_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def ffn_dim(self) -> int: ...
-
-    @ffn_dim.setter
-    def ffn_dim(self, arg: int, /) -> None: ...
+    rotary_scaling: RotaryScaling
+    vocab_size: int
+    context: int
+    window: int
+    global_every: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    embed_dim: int
+    ffn_dim: int
 
     @property
     def pruned_heads(self) -> list[list[int]]: ...
@@ -1948,185 +1850,36 @@ class LanguageModelConfig:
     @pruned_heads.setter
     def pruned_heads(self, arg: Sequence[Sequence[int]], /) -> None: ...
 
-    @property
-    def positions(self) -> str: ...
-
-    @positions.setter
-    def positions(self, arg: str, /) -> None: ...
-
-    @property
-    def position_offset(self) -> int: ...
-
-    @position_offset.setter
-    def position_offset(self, arg: int, /) -> None: ...
-
-    @property
-    def rotary_base(self) -> float: ...
-
-    @rotary_base.setter
-    def rotary_base(self, arg: float, /) -> None: ...
-
-    @property
-    def local_rotary_base(self) -> float: ...
-
-    @local_rotary_base.setter
-    def local_rotary_base(self, arg: float, /) -> None: ...
-
-    @property
-    def rotary_fraction(self) -> float: ...
-
-    @rotary_fraction.setter
-    def rotary_fraction(self, arg: float, /) -> None: ...
-
-    @property
-    def rotary_layout(self) -> str: ...
-
-    @rotary_layout.setter
-    def rotary_layout(self, arg: str, /) -> None: ...
-
-    @property
-    def norm(self) -> str: ...
-
-    @norm.setter
-    def norm(self, arg: str, /) -> None: ...
-
-    @property
-    def norm_eps(self) -> float: ...
-
-    @norm_eps.setter
-    def norm_eps(self, arg: float, /) -> None: ...
-
-    @property
-    def norm_first(self) -> bool: ...
-
-    @norm_first.setter
-    def norm_first(self, arg: bool, /) -> None: ...
-
-    @property
-    def block(self) -> str: ...
-
-    @block.setter
-    def block(self, arg: str, /) -> None: ...
-
-    @property
-    def final_norm(self) -> bool: ...
-
-    @final_norm.setter
-    def final_norm(self, arg: bool, /) -> None: ...
-
-    @property
-    def activation(self) -> str: ...
-
-    @activation.setter
-    def activation(self, arg: str, /) -> None: ...
-
-    @property
-    def gated(self) -> bool: ...
-
-    @gated.setter
-    def gated(self, arg: bool, /) -> None: ...
-
-    @property
-    def attention_bias(self) -> bool: ...
-
-    @attention_bias.setter
-    def attention_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def qk_norm(self) -> bool: ...
-
-    @qk_norm.setter
-    def qk_norm(self, arg: bool, /) -> None: ...
-
-    @property
-    def scale_dim(self) -> int: ...
-
-    @scale_dim.setter
-    def scale_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def attention_softcap(self) -> float: ...
-
-    @attention_softcap.setter
-    def attention_softcap(self, arg: float, /) -> None: ...
-
-    @property
-    def logit_softcap(self) -> float: ...
-
-    @logit_softcap.setter
-    def logit_softcap(self, arg: float, /) -> None: ...
-
-    @property
-    def out_bias(self) -> bool: ...
-
-    @out_bias.setter
-    def out_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def ffn_bias(self) -> bool: ...
-
-    @ffn_bias.setter
-    def ffn_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def head(self) -> bool: ...
-
-    @head.setter
-    def head(self, arg: bool, /) -> None: ...
-
-    @property
-    def head_bias(self) -> bool: ...
-
-    @head_bias.setter
-    def head_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def tie_embeddings(self) -> bool: ...
-
-    @tie_embeddings.setter
-    def tie_embeddings(self, arg: bool, /) -> None: ...
-
-    @property
-    def scale_embeddings(self) -> bool: ...
-
-    @scale_embeddings.setter
-    def scale_embeddings(self, arg: bool, /) -> None: ...
-
-    @property
-    def dropout_p(self) -> float: ...
-
-    @dropout_p.setter
-    def dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def attention_dropout_p(self) -> float: ...
-
-    @attention_dropout_p.setter
-    def attention_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def ffn_dropout_p(self) -> float: ...
-
-    @ffn_dropout_p.setter
-    def ffn_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def init_std(self) -> float: ...
-
-    @init_std.setter
-    def init_std(self, arg: float, /) -> None: ...
-
-    @property
-    def scaled_residual_init(self) -> bool: ...
-
-    @scaled_residual_init.setter
-    def scaled_residual_init(self, arg: bool, /) -> None: ...
-
-    @property
-    def default_linear_init(self) -> bool: ...
-
-    @default_linear_init.setter
-    def default_linear_init(self, arg: bool, /) -> None: ...
+    positions: str
+    position_offset: int
+    rotary_base: float
+    local_rotary_base: float
+    rotary_fraction: float
+    rotary_layout: str
+    norm: str
+    norm_eps: float
+    norm_first: bool
+    block: str
+    final_norm: bool
+    activation: str
+    gated: bool
+    attention_bias: bool
+    qk_norm: bool
+    scale_dim: int
+    attention_softcap: float
+    logit_softcap: float
+    out_bias: bool
+    ffn_bias: bool
+    head: bool
+    head_bias: bool
+    tie_embeddings: bool
+    scale_embeddings: bool
+    dropout_p: float
+    attention_dropout_p: float
+    ffn_dropout_p: float
+    init_std: float
+    scaled_residual_init: bool
+    default_linear_init: bool
 
     def __eq__(self, arg: LanguageModelConfig, /) -> bool: ...
 
@@ -2396,59 +2149,15 @@ class Seq2SeqConfig:
 
     def __init__(self, *, source_vocab_size: int = 0, target_vocab_size: int = 0, max_positions: int = 512, encoder_layers: int = 4, decoder_layers: int = 4, num_heads: int = 4, embed_dim: int = 256, head_dim: int = 0, ffn_dim: int = 0, encoder_pruned_heads: Sequence[Any] = ..., decoder_pruned_heads: Sequence[Any] = ..., cross_pruned_heads: Sequence[Any] = ..., positions: str = 'sinusoidal', sinusoid_layout: str = 'halves', position_offset: int = 0, relative_buckets: int = 0, relative_distance: int = 128, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = False, final_norm: bool = False, activation: str = 'silu', gated: bool = False, bias: bool = True, output_bias: bool = True, share_embeddings: bool = True, tie_output: bool = True, scale_embeddings: bool = True, embedding_norm: bool = False, scale_scores: bool = True, scale_output: bool = False, dropout_p: float = 0.1, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, pad_id: int = 0, eos_id: int = 0, decoder_start_id: int = 0) -> None: ...
 
-    @property
-    def source_vocab_size(self) -> int: ...
-
-    @source_vocab_size.setter
-    def source_vocab_size(self, arg: int, /) -> None: ...
-
-    @property
-    def target_vocab_size(self) -> int: ...
-
-    @target_vocab_size.setter
-    def target_vocab_size(self, arg: int, /) -> None: ...
-
-    @property
-    def max_positions(self) -> int: ...
-
-    @max_positions.setter
-    def max_positions(self, arg: int, /) -> None: ...
-
-    @property
-    def encoder_layers(self) -> int: ...
-
-    @encoder_layers.setter
-    def encoder_layers(self, arg: int, /) -> None: ...
-
-    @property
-    def decoder_layers(self) -> int: ...
-
-    @decoder_layers.setter
-    def decoder_layers(self, arg: int, /) -> None: ...
-
-    @property
-    def num_heads(self) -> int: ...
-
-    @num_heads.setter
-    def num_heads(self, arg: int, /) -> None: ...
-
-    @property
-    def embed_dim(self) -> int: ...
-
-    @embed_dim.setter
-    def embed_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @head_dim.setter
-    def head_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def ffn_dim(self) -> int: ...
-
-    @ffn_dim.setter
-    def ffn_dim(self, arg: int, /) -> None: ...
+    source_vocab_size: int
+    target_vocab_size: int
+    max_positions: int
+    encoder_layers: int
+    decoder_layers: int
+    num_heads: int
+    embed_dim: int
+    head_dim: int
+    ffn_dim: int
 
     @property
     def encoder_pruned_heads(self) -> list[list[int]]: ...
@@ -2468,161 +2177,32 @@ class Seq2SeqConfig:
     @cross_pruned_heads.setter
     def cross_pruned_heads(self, arg: Sequence[Sequence[int]], /) -> None: ...
 
-    @property
-    def positions(self) -> str: ...
-
-    @positions.setter
-    def positions(self, arg: str, /) -> None: ...
-
-    @property
-    def sinusoid_layout(self) -> str: ...
-
-    @sinusoid_layout.setter
-    def sinusoid_layout(self, arg: str, /) -> None: ...
-
-    @property
-    def position_offset(self) -> int: ...
-
-    @position_offset.setter
-    def position_offset(self, arg: int, /) -> None: ...
-
-    @property
-    def relative_buckets(self) -> int: ...
-
-    @relative_buckets.setter
-    def relative_buckets(self, arg: int, /) -> None: ...
-
-    @property
-    def relative_distance(self) -> int: ...
-
-    @relative_distance.setter
-    def relative_distance(self, arg: int, /) -> None: ...
-
-    @property
-    def norm(self) -> str: ...
-
-    @norm.setter
-    def norm(self, arg: str, /) -> None: ...
-
-    @property
-    def norm_eps(self) -> float: ...
-
-    @norm_eps.setter
-    def norm_eps(self, arg: float, /) -> None: ...
-
-    @property
-    def norm_first(self) -> bool: ...
-
-    @norm_first.setter
-    def norm_first(self, arg: bool, /) -> None: ...
-
-    @property
-    def final_norm(self) -> bool: ...
-
-    @final_norm.setter
-    def final_norm(self, arg: bool, /) -> None: ...
-
-    @property
-    def activation(self) -> str: ...
-
-    @activation.setter
-    def activation(self, arg: str, /) -> None: ...
-
-    @property
-    def gated(self) -> bool: ...
-
-    @gated.setter
-    def gated(self, arg: bool, /) -> None: ...
-
-    @property
-    def bias(self) -> bool: ...
-
-    @bias.setter
-    def bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def output_bias(self) -> bool: ...
-
-    @output_bias.setter
-    def output_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def share_embeddings(self) -> bool: ...
-
-    @share_embeddings.setter
-    def share_embeddings(self, arg: bool, /) -> None: ...
-
-    @property
-    def tie_output(self) -> bool: ...
-
-    @tie_output.setter
-    def tie_output(self, arg: bool, /) -> None: ...
-
-    @property
-    def scale_embeddings(self) -> bool: ...
-
-    @scale_embeddings.setter
-    def scale_embeddings(self, arg: bool, /) -> None: ...
-
-    @property
-    def embedding_norm(self) -> bool: ...
-
-    @embedding_norm.setter
-    def embedding_norm(self, arg: bool, /) -> None: ...
-
-    @property
-    def scale_scores(self) -> bool: ...
-
-    @scale_scores.setter
-    def scale_scores(self, arg: bool, /) -> None: ...
-
-    @property
-    def scale_output(self) -> bool: ...
-
-    @scale_output.setter
-    def scale_output(self, arg: bool, /) -> None: ...
-
-    @property
-    def dropout_p(self) -> float: ...
-
-    @dropout_p.setter
-    def dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def attention_dropout_p(self) -> float: ...
-
-    @attention_dropout_p.setter
-    def attention_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def ffn_dropout_p(self) -> float: ...
-
-    @ffn_dropout_p.setter
-    def ffn_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def init_std(self) -> float: ...
-
-    @init_std.setter
-    def init_std(self, arg: float, /) -> None: ...
-
-    @property
-    def pad_id(self) -> int: ...
-
-    @pad_id.setter
-    def pad_id(self, arg: int, /) -> None: ...
-
-    @property
-    def eos_id(self) -> int: ...
-
-    @eos_id.setter
-    def eos_id(self, arg: int, /) -> None: ...
-
-    @property
-    def decoder_start_id(self) -> int: ...
-
-    @decoder_start_id.setter
-    def decoder_start_id(self, arg: int, /) -> None: ...
+    positions: str
+    sinusoid_layout: str
+    position_offset: int
+    relative_buckets: int
+    relative_distance: int
+    norm: str
+    norm_eps: float
+    norm_first: bool
+    final_norm: bool
+    activation: str
+    gated: bool
+    bias: bool
+    output_bias: bool
+    share_embeddings: bool
+    tie_output: bool
+    scale_embeddings: bool
+    embedding_norm: bool
+    scale_scores: bool
+    scale_output: bool
+    dropout_p: float
+    attention_dropout_p: float
+    ffn_dropout_p: float
+    init_std: float
+    pad_id: int
+    eos_id: int
+    decoder_start_id: int
 
     def __eq__(self, arg: Seq2SeqConfig, /) -> bool: ...
 
@@ -2935,257 +2515,48 @@ class EncoderConfig:
     @labels.setter
     def labels(self, arg: Sequence[str], /) -> None: ...
 
-    @property
-    def vocab_size(self) -> int: ...
-
-    @vocab_size.setter
-    def vocab_size(self, arg: int, /) -> None: ...
-
-    @property
-    def context(self) -> int: ...
-
-    @context.setter
-    def context(self, arg: int, /) -> None: ...
-
-    @property
-    def num_layers(self) -> int: ...
-
-    @num_layers.setter
-    def num_layers(self, arg: int, /) -> None: ...
-
-    @property
-    def num_heads(self) -> int: ...
-
-    @num_heads.setter
-    def num_heads(self, arg: int, /) -> None: ...
-
-    @property
-    def embed_dim(self) -> int: ...
-
-    @embed_dim.setter
-    def embed_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @head_dim.setter
-    def head_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def ffn_dim(self) -> int: ...
-
-    @ffn_dim.setter
-    def ffn_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def shared_layers(self) -> bool: ...
-
-    @shared_layers.setter
-    def shared_layers(self, arg: bool, /) -> None: ...
-
-    @property
-    def word_dim(self) -> int: ...
-
-    @word_dim.setter
-    def word_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def token_types(self) -> int: ...
-
-    @token_types.setter
-    def token_types(self, arg: int, /) -> None: ...
-
-    @property
-    def learned_positions(self) -> bool: ...
-
-    @learned_positions.setter
-    def learned_positions(self, arg: bool, /) -> None: ...
-
-    @property
-    def position_offset(self) -> int: ...
-
-    @position_offset.setter
-    def position_offset(self, arg: int, /) -> None: ...
-
-    @property
-    def pad_id(self) -> int: ...
-
-    @pad_id.setter
-    def pad_id(self, arg: int, /) -> None: ...
-
-    @property
-    def relative_buckets(self) -> int: ...
-
-    @relative_buckets.setter
-    def relative_buckets(self, arg: int, /) -> None: ...
-
-    @property
-    def relative_distance(self) -> int: ...
-
-    @relative_distance.setter
-    def relative_distance(self, arg: int, /) -> None: ...
-
-    @property
-    def rotary_base(self) -> float: ...
-
-    @rotary_base.setter
-    def rotary_base(self, arg: float, /) -> None: ...
-
-    @property
-    def rotary_factor(self) -> float: ...
-
-    @rotary_factor.setter
-    def rotary_factor(self, arg: float, /) -> None: ...
-
-    @property
-    def local_rotary_base(self) -> float: ...
-
-    @local_rotary_base.setter
-    def local_rotary_base(self, arg: float, /) -> None: ...
-
-    @property
-    def window(self) -> int: ...
-
-    @window.setter
-    def window(self, arg: int, /) -> None: ...
-
-    @property
-    def global_every(self) -> int: ...
-
-    @global_every.setter
-    def global_every(self, arg: int, /) -> None: ...
-
-    @property
-    def norm(self) -> str: ...
-
-    @norm.setter
-    def norm(self, arg: str, /) -> None: ...
-
-    @property
-    def embedding_norm(self) -> bool: ...
-
-    @embedding_norm.setter
-    def embedding_norm(self, arg: bool, /) -> None: ...
-
-    @property
-    def norm_first(self) -> bool: ...
-
-    @norm_first.setter
-    def norm_first(self, arg: bool, /) -> None: ...
-
-    @property
-    def scale_scores(self) -> bool: ...
-
-    @scale_scores.setter
-    def scale_scores(self, arg: bool, /) -> None: ...
-
-    @property
-    def gated(self) -> bool: ...
-
-    @gated.setter
-    def gated(self, arg: bool, /) -> None: ...
-
-    @property
-    def bias(self) -> bool: ...
-
-    @bias.setter
-    def bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def layer_bias(self) -> bool: ...
-
-    @layer_bias.setter
-    def layer_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def ffn_in_bias(self) -> bool: ...
-
-    @ffn_in_bias.setter
-    def ffn_in_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def norm_eps(self) -> float: ...
-
-    @norm_eps.setter
-    def norm_eps(self, arg: float, /) -> None: ...
-
-    @property
-    def activation(self) -> str: ...
-
-    @activation.setter
-    def activation(self, arg: str, /) -> None: ...
-
-    @property
-    def pooler(self) -> bool: ...
-
-    @pooler.setter
-    def pooler(self, arg: bool, /) -> None: ...
-
-    @property
-    def pooler_activation(self) -> str: ...
-
-    @pooler_activation.setter
-    def pooler_activation(self, arg: str, /) -> None: ...
-
-    @property
-    def head(self) -> str: ...
-
-    @head.setter
-    def head(self, arg: str, /) -> None: ...
-
-    @property
-    def head_activation(self) -> str: ...
-
-    @head_activation.setter
-    def head_activation(self, arg: str, /) -> None: ...
-
-    @property
-    def transforms_labels(self) -> bool: ...
-
-    @transforms_labels.setter
-    def transforms_labels(self, arg: bool, /) -> None: ...
-
-    @property
-    def mean_pooling(self) -> bool: ...
-
-    @mean_pooling.setter
-    def mean_pooling(self, arg: bool, /) -> None: ...
-
-    @property
-    def num_labels(self) -> int: ...
-
-    @num_labels.setter
-    def num_labels(self, arg: int, /) -> None: ...
-
-    @property
-    def problem_type(self) -> str: ...
-
-    @problem_type.setter
-    def problem_type(self, arg: str, /) -> None: ...
-
-    @property
-    def dropout_p(self) -> float: ...
-
-    @dropout_p.setter
-    def dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def attention_dropout_p(self) -> float: ...
-
-    @attention_dropout_p.setter
-    def attention_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def ffn_dropout_p(self) -> float: ...
-
-    @ffn_dropout_p.setter
-    def ffn_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def init_std(self) -> float: ...
-
-    @init_std.setter
-    def init_std(self, arg: float, /) -> None: ...
+    vocab_size: int
+    context: int
+    num_layers: int
+    num_heads: int
+    embed_dim: int
+    head_dim: int
+    ffn_dim: int
+    shared_layers: bool
+    word_dim: int
+    token_types: int
+    learned_positions: bool
+    position_offset: int
+    pad_id: int
+    relative_buckets: int
+    relative_distance: int
+    rotary_base: float
+    rotary_factor: float
+    local_rotary_base: float
+    window: int
+    global_every: int
+    norm: str
+    embedding_norm: bool
+    norm_first: bool
+    scale_scores: bool
+    gated: bool
+    bias: bool
+    layer_bias: bool
+    ffn_in_bias: bool
+    norm_eps: float
+    activation: str
+    pooler: bool
+    pooler_activation: str
+    head: str
+    head_activation: str
+    transforms_labels: bool
+    mean_pooling: bool
+    num_labels: int
+    problem_type: str
+    dropout_p: float
+    attention_dropout_p: float
+    ffn_dropout_p: float
+    init_std: float
 
     def __eq__(self, arg: EncoderConfig, /) -> bool: ...
 
@@ -3414,113 +2785,24 @@ class ImageEncoderConfig:
     @labels.setter
     def labels(self, arg: Sequence[str], /) -> None: ...
 
-    @property
-    def image_size(self) -> int: ...
-
-    @image_size.setter
-    def image_size(self, arg: int, /) -> None: ...
-
-    @property
-    def patch_size(self) -> int: ...
-
-    @patch_size.setter
-    def patch_size(self, arg: int, /) -> None: ...
-
-    @property
-    def channels(self) -> int: ...
-
-    @channels.setter
-    def channels(self, arg: int, /) -> None: ...
-
-    @property
-    def num_layers(self) -> int: ...
-
-    @num_layers.setter
-    def num_layers(self, arg: int, /) -> None: ...
-
-    @property
-    def num_heads(self) -> int: ...
-
-    @num_heads.setter
-    def num_heads(self, arg: int, /) -> None: ...
-
-    @property
-    def embed_dim(self) -> int: ...
-
-    @embed_dim.setter
-    def embed_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def ffn_dim(self) -> int: ...
-
-    @ffn_dim.setter
-    def ffn_dim(self, arg: int, /) -> None: ...
-
-    @property
-    def qkv_bias(self) -> bool: ...
-
-    @qkv_bias.setter
-    def qkv_bias(self, arg: bool, /) -> None: ...
-
-    @property
-    def norm_eps(self) -> float: ...
-
-    @norm_eps.setter
-    def norm_eps(self, arg: float, /) -> None: ...
-
-    @property
-    def activation(self) -> str: ...
-
-    @activation.setter
-    def activation(self, arg: str, /) -> None: ...
-
-    @property
-    def pooler(self) -> bool: ...
-
-    @pooler.setter
-    def pooler(self, arg: bool, /) -> None: ...
-
-    @property
-    def pooler_activation(self) -> str: ...
-
-    @pooler_activation.setter
-    def pooler_activation(self, arg: str, /) -> None: ...
-
-    @property
-    def head(self) -> str: ...
-
-    @head.setter
-    def head(self, arg: str, /) -> None: ...
-
-    @property
-    def num_labels(self) -> int: ...
-
-    @num_labels.setter
-    def num_labels(self, arg: int, /) -> None: ...
-
-    @property
-    def problem_type(self) -> str: ...
-
-    @problem_type.setter
-    def problem_type(self, arg: str, /) -> None: ...
-
-    @property
-    def dropout_p(self) -> float: ...
-
-    @dropout_p.setter
-    def dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def attention_dropout_p(self) -> float: ...
-
-    @attention_dropout_p.setter
-    def attention_dropout_p(self, arg: float, /) -> None: ...
-
-    @property
-    def init_std(self) -> float: ...
-
-    @init_std.setter
-    def init_std(self, arg: float, /) -> None: ...
+    image_size: int
+    patch_size: int
+    channels: int
+    num_layers: int
+    num_heads: int
+    embed_dim: int
+    ffn_dim: int
+    qkv_bias: bool
+    norm_eps: float
+    activation: str
+    pooler: bool
+    pooler_activation: str
+    head: str
+    num_labels: int
+    problem_type: str
+    dropout_p: float
+    attention_dropout_p: float
+    init_std: float
 
     def __eq__(self, arg: ImageEncoderConfig, /) -> bool: ...
 
@@ -3827,11 +3109,7 @@ class Optimizer:
         Makes the next step() use gradients * min(1, max_norm / norm) and returns the norm.
         """
 
-    @property
-    def lr(self) -> float: ...
-
-    @lr.setter
-    def lr(self, arg: float, /) -> None: ...
+    lr: float
 
     @property
     def steps(self) -> int: ...

@@ -3,7 +3,40 @@
 from typing import TypedDict
 
 
-class LanguageModelSettings(TypedDict, total=False):
+class RunSettings(TypedDict, total=False):
+    dropout: float
+    attention_dropout: float
+    steps: int
+    epochs: float
+    accumulate: int
+    shards: int
+    optimizer: str
+    schedule: str
+    lr: float
+    warmup: int
+    final_ratio: float
+    decay_share: float
+    beta1: float
+    beta2: float
+    eps: float
+    eps_hat: bool
+    momentum: float
+    weight_decay: float
+    clip: float
+    label_smoothing: float
+    precision: str
+    seed: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
+    log_every: int
+    eval_every: int
+    save_every: int
+    keep: int
+    patience: int
+
+
+class LanguageModelSettings(RunSettings, total=False):
     layers: int
     heads: int
     kv_heads: int
@@ -27,8 +60,6 @@ class LanguageModelSettings(TypedDict, total=False):
     head_bias: bool
     tie_embeddings: bool
     scale_embeddings: bool
-    dropout: float
-    attention_dropout: float
     ff_dropout: float
     init_std: float
     scaled_residual_init: bool
@@ -40,37 +71,9 @@ class LanguageModelSettings(TypedDict, total=False):
     batch: int
     context_shards: int
     eval_windows: int
-    steps: int
-    epochs: float
-    accumulate: int
-    shards: int
-    optimizer: str
-    schedule: str
-    lr: float
-    warmup: int
-    final_ratio: float
-    decay_share: float
-    beta1: float
-    beta2: float
-    eps: float
-    eps_hat: bool
-    momentum: float
-    weight_decay: float
-    clip: float
-    label_smoothing: float
-    precision: str
-    seed: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int
-    patience: int
 
 
-class Seq2SeqSettings(TypedDict, total=False):
+class Seq2SeqSettings(RunSettings, total=False):
     encoder_layers: int
     decoder_layers: int
     heads: int
@@ -87,8 +90,6 @@ class Seq2SeqSettings(TypedDict, total=False):
     output_bias: bool
     tie_output: bool
     scale_embeddings: bool
-    dropout: float
-    attention_dropout: float
     ff_dropout: float
     init_std: float
     tokenizer: str
@@ -99,37 +100,9 @@ class Seq2SeqSettings(TypedDict, total=False):
     bucket: int
     average: int
     eval_pairs: int
-    steps: int
-    epochs: float
-    accumulate: int
-    shards: int
-    optimizer: str
-    schedule: str
-    lr: float
-    warmup: int
-    final_ratio: float
-    decay_share: float
-    beta1: float
-    beta2: float
-    eps: float
-    eps_hat: bool
-    momentum: float
-    weight_decay: float
-    clip: float
-    label_smoothing: float
-    precision: str
-    seed: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int
-    patience: int
 
 
-class MaskedLmSettings(TypedDict, total=False):
+class MaskedLmSettings(RunSettings, total=False):
     layers: int
     heads: int
     width: int
@@ -137,115 +110,25 @@ class MaskedLmSettings(TypedDict, total=False):
     context: int
     batch: int
     max_length: int
-    dropout: float
-    attention_dropout: float
     mask_share: float
     whole_words: bool
     vocab_size: int
     validation_share: float
     eval_windows: int
-    steps: int
-    epochs: float
-    accumulate: int
-    shards: int
-    optimizer: str
-    schedule: str
-    lr: float
-    warmup: int
-    final_ratio: float
-    decay_share: float
-    beta1: float
-    beta2: float
-    eps: float
-    eps_hat: bool
-    momentum: float
-    weight_decay: float
-    clip: float
-    label_smoothing: float
-    precision: str
-    seed: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int
-    patience: int
 
 
-class ClassifierSettings(TypedDict, total=False):
+class ClassifierSettings(RunSettings, total=False):
     batch: int
     max_length: int
-    dropout: float
-    attention_dropout: float
     freeze: bool
     labels_as_names: bool
     eval_texts: int
-    steps: int
-    epochs: float
-    accumulate: int
-    shards: int
-    optimizer: str
-    schedule: str
-    lr: float
-    warmup: int
-    final_ratio: float
-    decay_share: float
-    beta1: float
-    beta2: float
-    eps: float
-    eps_hat: bool
-    momentum: float
-    weight_decay: float
-    clip: float
-    label_smoothing: float
-    precision: str
-    seed: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int
-    patience: int
 
 
-class EmbedderSettings(TypedDict, total=False):
+class EmbedderSettings(RunSettings, total=False):
     batch: int
     max_length: int
-    dropout: float
-    attention_dropout: float
     temperature: float
     symmetric: bool
     chunk: int
     eval_pairs: int
-    steps: int
-    epochs: float
-    accumulate: int
-    shards: int
-    optimizer: str
-    schedule: str
-    lr: float
-    warmup: int
-    final_ratio: float
-    decay_share: float
-    beta1: float
-    beta2: float
-    eps: float
-    eps_hat: bool
-    momentum: float
-    weight_decay: float
-    clip: float
-    label_smoothing: float
-    precision: str
-    seed: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int
-    patience: int
