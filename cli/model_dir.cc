@@ -9,20 +9,9 @@
 #include "multihead/io/file_set.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/safetensors.h"
-#include "multihead/models/files/adapter.h"
 #include "multihead/models/files/gguf.h"
 
 namespace multihead::cli {
-
-namespace {
-
-void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t tokens, int64_t known) {
-  if (tokens <= known) return;
-  throw InputError(concat(folder, ": the ", tokenizer, " has ", tokens, " tokens, the model expects ", known,
-                          "; they do not match"));
-}
-
-}  // namespace
 
 void declare_weights(Flags& flags, std::string& weights, bool stored, bool f32) {
   std::vector<std::string> words = kernels::weight_dtype_names();
@@ -36,10 +25,7 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   return reading([&] {
     std::optional<kernels::WeightDtype> dtype;
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
-    models::LanguageModel model = models::load_language_model(folder, dtype, packed);
-    text::Tokenizer tokenizer = text::Tokenizer::load(models::tokenizer_folder(folder));
-    check_vocabulary(folder, "tokenizer", tokenizer.plain_vocab_size(), model.config().vocab_size);
-    return LoadedModel{std::move(model), std::move(tokenizer)};
+    return load_with_tokenizer(folder, dtype, packed);
   });
 }
 
@@ -90,14 +76,7 @@ void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& to
 }
 
 LoadedTranslator load_translator_dir(const std::string& folder) {
-  return reading([&] {
-    models::Seq2Seq model = models::load_seq2seq(folder);
-    train::PairTokenizers tokenizers = train::load_pair_tokenizers(folder);
-    const models::Seq2SeqConfig& c = model.config();
-    check_vocabulary(folder, "source's tokenizer", tokenizers.source.vocab_size(), c.source_vocab_size);
-    check_vocabulary(folder, "target's tokenizer", tokenizers.target.vocab_size(), c.target_vocab_size);
-    return LoadedTranslator{std::move(model), std::move(tokenizers)};
-  });
+  return reading([&] { return train::load_translator(folder); });
 }
 
 void check_weights(const std::string& folder, const std::string& problem) {

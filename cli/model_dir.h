@@ -4,19 +4,15 @@
 #include <string>
 
 #include "cli/verb.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/models/files/hugging_face.h"
-#include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/train/tasks/seq2seq_run.h"
 
 namespace multihead::cli {
 
-struct LoadedModel {
-  models::LanguageModel model;
-  text::Tokenizer tokenizer;
-};
+using train::LoadedTranslator;
 
-/// Throws InputError, also if the tokenizer has ids outside the model's vocabulary. `weights`: of --weights;
-/// `packed`: for inference, f32 weights are packed too.
+/// load_with_tokenizer(); throws InputError. `weights`: of --weights.
 LoadedModel load_model_dir(const std::string& folder, const std::string& weights = "f32",
                            bool packed = false);
 /// --weights of a model; "stored" among them if its folder may hold packed ones.
@@ -28,11 +24,6 @@ void check_elsewhere(const std::string& from, const std::string& to);
 /// Writes a model that was loaded from `from`, with its tokenizer and defaults of generation, as one.
 /// Defaults that somebody else has put into `to` stay.
 void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to);
-
-struct LoadedTranslator {
-  models::Seq2Seq model;
-  train::PairTokenizers tokenizers;
-};
 
 /// The same for encoder-decoder models.
 LoadedTranslator load_translator_dir(const std::string& folder);

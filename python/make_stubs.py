@@ -26,7 +26,7 @@ ARGUMENTS = {
     "axis": "int | Sequence[int]",
     "align": "str | int | Sequence[int]",
     "on_token": "Callable[[int, int], Any]",
-    "on_result progress body function tensor_type": "Callable[..., Any]",
+    "on_result on_text progress body function tensor_type": "Callable[..., Any]",
     "draft": "LanguageModel | str",
     "tokenizer": "Tokenizer",
     "json_schema": "Mapping[str, Any] | bool | str",

@@ -12,13 +12,9 @@
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/text_stream.h"
 #include "multihead/io/json.h"
-#include "multihead/models/files/adapter.h"
-#include "multihead/models/files/hugging_face.h"
 
-struct mh_model {
+struct mh_model : multihead::LoadedModel {
   std::string path;
-  multihead::models::LanguageModel model;
-  multihead::text::Tokenizer tokenizer;
 };
 
 namespace multihead::c {
@@ -28,12 +24,7 @@ mh_model* load(const char* path, const char* weights) {
   std::optional<kernels::WeightDtype> dtype;
   if (weights != nullptr) dtype = kernels::parse_weight_dtype(weights);
   const std::string folder = &checked(path, "path");
-  auto model = models::load_language_model(folder, dtype, true);
-  auto tokenizer = text::Tokenizer::load(models::tokenizer_folder(folder));
-  MH_CHECK(tokenizer.plain_vocab_size() <= model.config().vocab_size, FormatError, folder,
-           ": the tokenizer has ", tokenizer.plain_vocab_size(), " tokens, the model ",
-           model.config().vocab_size);
-  return new mh_model{folder, std::move(model), std::move(tokenizer)};
+  return new mh_model{load_with_tokenizer(folder, dtype, true), folder};
 }
 
 // The caller's options over the folder's.

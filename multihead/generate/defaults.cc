@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
 
 namespace multihead {
 namespace {
@@ -114,6 +116,15 @@ void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOp
     }
     options.suppress.push_back(word);
   }
+}
+
+LoadedModel load_with_tokenizer(const std::string& path, std::optional<nn::WeightDtype> weights,
+                                bool packed) {
+  LoadedModel loaded{models::load_language_model(path, weights, packed),
+                     text::Tokenizer::load(models::tokenizer_folder(path))};
+  models::check_vocabulary(path, "tokenizer", loaded.tokenizer.plain_vocab_size(),
+                           loaded.model.config().vocab_size);
+  return loaded;
 }
 
 }  // namespace multihead

@@ -1,5 +1,8 @@
-// Defaults for generate() and beam_search() from a model folder's generation_config.json.
+// What a model folder has for generation: model and tokenizer, and the defaults of generation_config.json.
 #pragma once
+
+#include <optional>
+#include <string>
 
 #include "multihead/generate/beam_search.h"
 #include "multihead/generate/generate.h"
@@ -7,6 +10,16 @@
 #include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead {
+
+struct LoadedModel {
+  models::LanguageModel model;
+  text::Tokenizer tokenizer;
+};
+
+/// As models::load_language_model(), with the tokenizer of the same folder or GGUF file. Throws FormatError also
+/// if the tokenizer has ids outside the model's vocabulary.
+LoadedModel load_with_tokenizer(const std::string& path, std::optional<nn::WeightDtype> weights = {},
+                                bool packed = false);
 
 /// Sampling and stop tokens; the length stays the caller's choice.
 /// Throws    FormatError naming a key that generate() has no option for

@@ -1,11 +1,16 @@
 // Cross-entropy from logits.
 #pragma once
 
+#include <array>
+#include <string_view>
+
 #include "multihead/core/tensor/tensor.h"
+#include "multihead/core/text/enum_words.h"
 
 namespace multihead {
 
 enum class Reduction { mean, sum, none };
+constexpr auto enum_words(Reduction) { return std::to_array<std::string_view>({"mean", "sum", "none"}); }
 
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;            ///< targets to ignore

@@ -6,7 +6,6 @@
 #include "multihead/core/error.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
-#include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
 
 namespace multihead::serve {
@@ -32,13 +31,7 @@ Model::Any load_any(const std::string& path, std::optional<nn::WeightDtype> weig
     if (head == models::EncoderHead::classification) return embed::TextClassifier::load(path, dense);
     return embed::SentenceEncoder::load(path, dense);
   }
-  Writer writer = {.model = models::load_language_model(path, weights, true),
-                   .tokenizer = text::Tokenizer::load(models::tokenizer_folder(path)),
-                   .defaults = models::load_generation_config(path)};
-  MH_CHECK(writer.tokenizer.plain_vocab_size() <= writer.model.config().vocab_size, ValueError, path,
-           ": the tokenizer has ", writer.tokenizer.plain_vocab_size(), " tokens, the model expects ",
-           writer.model.config().vocab_size);
-  return writer;
+  return Writer{load_with_tokenizer(path, weights, true), models::load_generation_config(path)};
 }
 
 }  // namespace

@@ -9,17 +9,13 @@
 
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/text_classifier.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/models/generation_config.h"
-#include "multihead/models/language_model.h"
-#include "multihead/nn/packed_linear.h"
-#include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::serve {
 
 /// A language model with its tokenizer and the defaults of its folder.
-struct Writer {
-  models::LanguageModel model;
-  text::Tokenizer tokenizer;
+struct Writer : LoadedModel {
   models::GenerationConfig defaults;
 };
 

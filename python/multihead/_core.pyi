@@ -623,7 +623,7 @@ def sort(x: ArrayLike, axis: int = -1, *, descending: bool = False) -> Tensor:
 def argsort(x: ArrayLike, axis: int = -1, *, descending: bool = False) -> Tensor:
     """The places of the elements in order; equal ones keep theirs."""
 
-def topk(x: ArrayLike, count: int, axis: int = -1, *, largest: bool = True) -> tuple[Any, ...]:
+def topk(x: ArrayLike, count: int, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The largest elements along an axis, in order, and their places."""
 
 def take(x: ArrayLike, indices: ArrayLike, axis: int) -> Tensor:
@@ -1007,7 +1007,7 @@ class Linear:
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, arg: Any, /) -> Tensor: ...
+    def __call__(self, x: ArrayLike) -> Tensor: ...
 
     @property
     def in_features(self) -> int: ...
@@ -1061,7 +1061,7 @@ class Embedding:
 
     def __init__(self, count: int, embed_dim: int, *, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, arg: Any, /) -> Tensor: ...
+    def __call__(self, ids: Sequence[int] | ArrayLike) -> Tensor: ...
 
     @property
     def weight(self) -> Tensor | None: ...
@@ -1106,7 +1106,7 @@ class Norm:
 
     def __init__(self, size: int, *, kind: str = 'layer', eps: float = 1e-05, bias: bool = True) -> None: ...
 
-    def __call__(self, arg: Any, /) -> Tensor: ...
+    def __call__(self, x: ArrayLike) -> Tensor: ...
 
     @property
     def weight(self) -> Tensor | None: ...
@@ -1945,11 +1945,11 @@ class LanguageModel:
         """The attention weights [B, H, T, T] of every layer."""
 
     @overload
-    def generate(self, prompts: Sequence[int], *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: DTypeLike | None = None, draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None, json_schema: Mapping[str, Any] | bool | str | None = None, regex: str | None = None, grammar: str | None = None, logit_bias: Mapping[int, float] = {}) -> list[int]: ...
+    def generate(self, prompts: Sequence[int], *, cache_dtype: DTypeLike | None = None, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None, json_schema: Mapping[str, Any] | bool | str | None = None, regex: str | None = None, grammar: str | None = None, logit_bias: Mapping[int, float] = {}) -> list[int]: ...
     @overload
-    def generate(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: DTypeLike | None = None, draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None, json_schema: Mapping[str, Any] | bool | str | None = None, regex: str | None = None, grammar: str | None = None, logit_bias: Mapping[int, float] = {}) -> list[list[int]]: ...
+    def generate(self, prompts: Sequence[Sequence[int]], *, cache_dtype: DTypeLike | None = None, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None, json_schema: Mapping[str, Any] | bool | str | None = None, regex: str | None = None, grammar: str | None = None, logit_bias: Mapping[int, float] = {}) -> list[list[int]]: ...
     @overload
-    def generate(self, prompts: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', cache_dtype: DTypeLike | None = None, draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None, json_schema: Mapping[str, Any] | bool | str | None = None, regex: str | None = None, grammar: str | None = None, logit_bias: Mapping[int, float] = {}) -> Any:
+    def generate(self, prompts: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, cache_dtype: DTypeLike | None = None, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, stop_tokens: Sequence[int] = [], overflow: str = 'slide', draft: LanguageModel | str | None = None, draft_tokens: int = 4, on_token: Callable[[int, int], Any] | None = None, no_repeat_ngram: int = 0, min_new_tokens: int = 0, suppress: Sequence[Sequence[int]] = [], first_token: int | None = None, last_token: int | None = None, stop_strings: Sequence[str] = [], tokenizer: Tokenizer | None = None, json_schema: Mapping[str, Any] | bool | str | None = None, regex: str | None = None, grammar: str | None = None, logit_bias: Mapping[int, float] = {}) -> Any:
         """
         The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it comes and
         may return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat themselves),
@@ -2096,6 +2096,21 @@ def generation_defaults(folder: str | bytes | os.PathLike[str]) -> dict[str, Any
     """
     What the folder's generation_config.json asks of generate(), as keyword arguments.
     """
+
+def load_with_tokenizer(path: str | bytes | os.PathLike[str], weights: str | None = None) -> tuple[LanguageModel, Tokenizer]:
+    """
+    A folder's or GGUF file's LanguageModel and its Tokenizer; FormatError if they do not match.
+    """
+
+class TextStream:
+    """Calls back with whole characters as tokens complete them."""
+
+    def __init__(self, on_text: Callable[..., Any], tokenizer: Tokenizer) -> None: ...
+
+    def write(self, token: int) -> bool: ...
+
+    def finish(self) -> None:
+        """Shows what was held back."""
 
 def turn_ends(tokenizer: Tokenizer) -> list[int]:
     """
@@ -2731,6 +2746,12 @@ class TextClassifier:
     def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> TextClassifier:
         """weights: 'f32' or what pack_weights() takes."""
 
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
     @overload
     def logits(self, texts: Sequence[str], *, max_length: int = 0, batch_tokens: int = 1024, progress: Callable[..., Any] | None = None) -> Tensor:
         """[n, labels] for a list of str; max_length 0: the model's limit."""
@@ -2740,9 +2761,6 @@ class TextClassifier:
         """
         [n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.
         """
-
-    @property
-    def labels(self) -> list[str]: ...
 
     @property
     def max_length(self) -> int: ...
@@ -2755,9 +2773,6 @@ class TextClassifier:
 
     @property
     def has_sigmoid(self) -> bool: ...
-
-    @property
-    def encoder(self) -> Encoder: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -2918,6 +2933,12 @@ class ImageClassifier:
     def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> ImageClassifier:
         """weights: 'f32' or what pack_weights() takes."""
 
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def encoder(self) -> ImageEncoder: ...
+
     def pixels(self, images: Any) -> Tensor:
         """
         What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.
@@ -2929,12 +2950,6 @@ class ImageClassifier:
     def scores(self, logits: ArrayLike) -> Tensor:
         """As TextClassifier.scores()."""
 
-    @property
-    def labels(self) -> list[str]: ...
-
-    @property
-    def encoder(self) -> ImageEncoder: ...
-
 class TokenClassifier:
     """
     An encoder with a head for tokens and its tokenizer: names, places ... in texts.
@@ -2944,6 +2959,12 @@ class TokenClassifier:
     def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> TokenClassifier:
         """weights: 'f32' or what pack_weights() takes."""
 
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
     def entities(self, texts: Sequence[str], *, aggregation_strategy: str = 'simple', ignore_labels: Sequence[str] = ['O'], max_length: int = 0, batch_tokens: int = 1024, progress: Callable[..., Any] | None = None, stride: int = 0) -> list[Any]:
         """
         For each text its entities, as transformers' token-classification pipeline finds them: dicts with entity_group,
@@ -2951,12 +2972,6 @@ class TokenClassifier:
         entity), 'simple', or by words 'first', 'average', 'max'. stride: long texts are read in windows with this many
         tokens in common; 0: cut.
         """
-
-    @property
-    def labels(self) -> list[str]: ...
-
-    @property
-    def encoder(self) -> Encoder: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

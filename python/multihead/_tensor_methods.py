@@ -176,16 +176,14 @@ class Methods:
             if power == -1:
                 return 1.0 / self
         if _learns(self, power):
-            return _power(self, power)
+            return _core.pow(self, power)
         return _tensor(np.power(_array(self), _array(power)), self, power)
 
     def __rpow__(self: Tensor, base: Any) -> Tensor:
         if hasattr(base, "__multihead_traced__") or not _is_operand(base):
             return NotImplemented
         if _learns(self, base):
-            if not isinstance(base, (int, float)) or base <= 0:
-                _refuse(f"a power of {base}", "write exp(x * log(base))")
-            return _core.exp(_core.scale(self, float(np.log(base))))
+            return _core.pow(base, self)
         return _tensor(np.power(_array(base), _array(self)), self, base)
 
     def __bool__(self: Tensor) -> bool:
@@ -361,22 +359,6 @@ def _axis(count: int, axis: int) -> int:
     if not -count <= axis < count:
         raise _core.ShapeError(f"Tensor: axis {axis} is outside {count} axes")
     return axis % count
-
-
-def _power(x: Tensor, power: Any) -> Tensor:
-    """A power with a gradient: by products where it is a whole number, which is right for every base."""
-    if not isinstance(power, (int, float)) or power != int(power) or abs(power) > 64:
-        _refuse(f"the power {power}", "write exp(log(x) * power) for positive numbers")
-    result, square, left = None, x, abs(int(power))
-    while left:
-        if left & 1:
-            result = square if result is None else result * square
-        left >>= 1
-        if left:
-            square = _core.square(square)
-    if result is None:
-        return _core.add_scalar(_core.scale(x, 0.0), 1.0)
-    return result if power > 0 else 1.0 / result
 
 
 def install() -> None:

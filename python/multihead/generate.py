@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Mapping, Sequence, overload
 
-from ._core import LanguageModel, Tokenizer, generation_defaults, turn_ends
+from ._core import LanguageModel, TextStream, Tokenizer, generation_defaults, load_with_tokenizer, turn_ends
 from ._types import PathLike
 
 __all__ = ["TextGenerator"]
@@ -22,8 +22,7 @@ class TextGenerator:
     tokenizer: Tokenizer
 
     def __init__(self, folder: PathLike, *, weights: str | None = None) -> None:
-        self.model = LanguageModel.load(folder, weights)
-        self.tokenizer = Tokenizer.load(folder)
+        self.model, self.tokenizer = load_with_tokenizer(folder, weights)
         self._defaults = {} if os.path.isfile(folder) else generation_defaults(folder)
         if not self._defaults.get("stop_tokens") and self.tokenizer.eos_id is not None:
             self._defaults["stop_tokens"] = [self.tokenizer.eos_id]
@@ -97,28 +96,20 @@ class TextGenerator:
         return options
 
     def _write(self, ids: list[list[int]], options: dict[str, Any], on_text: Callable[[str], Any] | None) -> list[str]:
-        if on_text is not None:
-            options["on_token"] = _Pieces(self.tokenizer, set(options.get("stop_tokens", [])), on_text)
-        return [self.tokenizer.decode(row, skip_special=True, continued=True) for row in self.model.generate(ids, **options)]
+        if on_text is None:
+            rows = self.model.generate(ids, **options)
+        else:
+            ends, answers = set(options.get("stop_tokens", [])), [None]
+            stream = TextStream(lambda piece: answers.append(on_text(piece)), self.tokenizer)
+
+            def on_token(row: int, token: int) -> Any:
+                if token not in ends:
+                    stream.write(token)
+                return answers[-1]
+
+            rows = self.model.generate(ids, on_token=on_token, **options)
+            stream.finish()
+        return [self.tokenizer.decode(row, skip_special=True, continued=True) for row in rows]
 
     def __repr__(self) -> str:
         return f"TextGenerator({self.model.parameter_count():,} parameters, {self.tokenizer.vocab_size:,} tokens)"
-
-
-class _Pieces:
-    """Calls back with the text that each token completes; half characters wait for their other half."""
-
-    def __init__(self, tokenizer: Tokenizer, ends: set[int], on_text: Callable[[str], Any]) -> None:
-        self._tokenizer, self._ends, self._on_text = tokenizer, ends, on_text
-        self._ids: list[int] = []
-        self._shown = ""
-
-    def __call__(self, row: int, token: int) -> Any:
-        if token in self._ends:
-            return None
-        self._ids.append(token)
-        text = self._tokenizer.decode(self._ids, skip_special=True, continued=True)
-        if text.endswith("\ufffd") or not text.startswith(self._shown):
-            return None
-        piece, self._shown = text[len(self._shown) :], text
-        return self._on_text(piece) if piece else None

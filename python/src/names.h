@@ -47,11 +47,6 @@ inline Normalise normalise_of(const std::string& name) {
                              {"entmax15", Normalise::entmax15}});
 }
 
-inline Reduction reduction_of(const std::string& name) {
-  return to_enum<Reduction>(name, "reduction",
-                            {{"mean", Reduction::mean}, {"sum", Reduction::sum}, {"none", Reduction::none}});
-}
-
 inline CaptureStage stage_of(const std::string& name) {
   return to_enum<CaptureStage>(name, "stage",
                                {{"scores", CaptureStage::scores},

@@ -1,6 +1,8 @@
 """What a Python user meets first: text to text, printed modules and configurations, schedules."""
 
 import numpy as np
+import shutil
+
 import pytest
 
 import multihead as mh
@@ -30,12 +32,31 @@ def test_text_to_text(folder):
     assert writer.generate(["the cat", "on"], max_new_tokens=7, temperature=0)[0] == found
     pieces = []
     assert writer.generate("the cat", max_new_tokens=7, temperature=0, on_text=pieces.append) == found
-    assert found.startswith("".join(pieces)) and len(pieces) > 1
+    assert "".join(pieces) == found and len(pieces) > 1
+    assert writer.generate("the cat", max_new_tokens=7, temperature=0, on_text=lambda piece: False) == pieces[0]
     assert "parameters" in repr(writer)
     with pytest.raises(ValueError, match="one prompt"):
         writer.generate(["a", "b"], on_text=print)
     with pytest.raises(TypeError, match="TextGenerator"):
         writer.model.generate("the cat")
+
+
+def test_half_characters_wait_for_their_other_half():
+    tokenizer = mh.Tokenizer.train_bpe(["plain"], vocab_size=260)  # a token per byte
+    pieces = []
+    stream = mh._core.TextStream(pieces.append, tokenizer)
+    for token in tokenizer.encode("a€b" + "€")[:-1]:
+        stream.write(token)
+    assert pieces == ["a", "€", "b"]
+    stream.finish()
+    assert pieces[3:] == ["\ufffd"]
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "mixed")
+    mh.Tokenizer.train_bpe([" ".join(map(str, range(900)))], vocab_size=400).save(tmp_path / "mixed")
+    with pytest.raises(mh.FormatError, match="the tokenizer has 346 tokens, the model expects 269; they do not match"):
+        mh.TextGenerator(tmp_path / "mixed")
 
 
 def test_chat_ends_with_the_turn(folder, monkeypatch):

@@ -64,6 +64,11 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "PointScope": "Points",  # a with block
     "generate": "models.LanguageModel.generate",
     "turn_ends": "models.LanguageModel.generate",  # eos_ids= of a chat template
+    "LoadedModel": "TextGenerator",
+    "load_with_tokenizer": "TextGenerator",
+    "check_vocabulary": "TextGenerator",
+    "LoadedTranslator": "models.Translator",
+    "load_translator": "models.Translator.load",
     "prompt_lookup": "models.LanguageModel.generate",  # draft="lookup"
     "draft_model": "models.LanguageModel.generate",  # draft=
     "Draft": "models.LanguageModel.generate",

@@ -347,4 +347,9 @@ std::string tokenizer_folder(const std::string& folder) {
   return base_of_adapter(folder);
 }
 
+void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t tokens, int64_t known) {
+  MH_CHECK(tokens <= known, FormatError, folder, ": the ", tokenizer, " has ", tokens,
+           " tokens, the model expects ", known, "; they do not match");
+}
+
 }  // namespace multihead::models

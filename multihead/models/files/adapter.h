@@ -85,6 +85,8 @@ bool is_adapter_folder(const std::string& folder);
 std::string base_of_adapter(const std::string& folder);
 /// Where a model folder's tokenizer is: in the folder, or with an adapter that has none, in its model's.
 std::string tokenizer_folder(const std::string& folder);
+/// Throws FormatError if a folder's `tokenizer` has more tokens than its model knows.
+void check_vocabulary(const std::string& folder, const char* tokenizer, int64_t tokens, int64_t known);
 
 struct MergeOptions {
   std::string optional_prefix = {};    ///< of names in the map, which files may lack

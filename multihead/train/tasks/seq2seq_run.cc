@@ -121,6 +121,15 @@ PairTokenizers load_pair_tokenizers(const std::string& model) {
   return {text::Tokenizer::load(source), target, false};
 }
 
+LoadedTranslator load_translator(const std::string& folder) {
+  LoadedTranslator loaded{models::load_seq2seq(folder), load_pair_tokenizers(folder)};
+  const auto& [source, target, shared] = loaded.tokenizers;
+  const models::Seq2SeqConfig& c = loaded.model.config();
+  models::check_vocabulary(folder, "source's tokenizer", source.vocab_size(), c.source_vocab_size);
+  models::check_vocabulary(folder, "target's tokenizer", target.vocab_size(), c.target_vocab_size);
+  return loaded;
+}
+
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
                                  const Seq2SeqSettings& settings, const PairTokenizers* tokenizers) {
   MH_CHECK(!training.source.empty(), ValueError, "train: no sentence pairs to train on");

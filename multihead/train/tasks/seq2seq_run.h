@@ -22,7 +22,13 @@ struct PairTokenizers {
 };
 /// Reads the tokenizers of a model folder. Throws IoError, FormatError.
 PairTokenizers load_pair_tokenizers(const std::string& folder);
-/// Their files in it, by name.
+struct LoadedTranslator {
+  models::Seq2Seq model;
+  PairTokenizers tokenizers;
+};
+/// A model with its tokenizers. Throws FormatError also if one has ids outside the model's vocabulary.
+LoadedTranslator load_translator(const std::string& folder);
+/// The tokenizers' files in it, by name.
 std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& tokenizers);
 
 /// Pairs as tokens, ready for training.

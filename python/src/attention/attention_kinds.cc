@@ -1,10 +1,12 @@
 // The relatives of attention(), which take the same keyword arguments.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include "multihead/ops/attention/composed.h"
 #include "multihead/ops/attention/inspect/explain.h"
 #include "python/src/attention/attention_keywords.h"
 #include "python/src/bindings.h"
+#include "python/src/def_op.h"
 #include "python/src/interrupt.h"
 
 namespace multihead::python {
@@ -64,14 +66,11 @@ void bind_definition(nb::module_& m) {
       "attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.\n"
       "Same arguments, shapes and gradients; layout 'bhtd' only.",
       "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only());
-  m.def(
-      "merge_attention",
-      [](nb::handle a_out, nb::handle a_lse, nb::handle b_out, nb::handle b_lse) {
-        constexpr const char* who = "merge_attention";
-        const AttentionPart a{to_tensor(a_out, {who, "a_out"}), to_tensor(a_lse, {who, "a_lse"})};
-        const AttentionPart b{to_tensor(b_out, {who, "b_out"}), to_tensor(b_lse, {who, "b_lse"})};
-        AttentionPart part = unlocked([&] { return merge_attention(a, b); });
-        return nb::make_tuple(std::move(part.out), std::move(part.lse));
+  def_op(
+      m, "merge_attention",
+      [](const Tensor& a_out, const Tensor& a_lse, const Tensor& b_out, const Tensor& b_lse) {
+        AttentionPart part = merge_attention({a_out, a_lse}, {b_out, b_lse});
+        return std::pair(std::move(part.out), std::move(part.lse));
       },
       "a_out"_a, "a_lse"_a, "b_out"_a, "b_lse"_a,
       "(out [..., Dv], lse [...]) of attention over the union of two disjoint key sets, from those of each "

@@ -6,6 +6,7 @@
 #include "multihead/distributed/local_group.h"
 #include "python/src/attention/attention_keywords.h"
 #include "python/src/bindings.h"
+#include "python/src/def_op.h"
 #include "python/src/interrupt.h"
 
 namespace multihead::python {
@@ -18,11 +19,11 @@ using distributed::Group;
 
 void bind_shards(nb::module_& m) {
   using S = SequenceShards;
-  nb::class_<S>(m, "SequenceShards",
-                "A sequence of `length` rows cut into chunks that are dealt to the ranks in zigzag order, "
-                "which balances work under a\ncausal mask. Chunks begin at multiples of 256; a rank's rows "
-                "are its chunks in order.")
-      .def(nb::init<int64_t, int, int>(), "length"_a, "ranks"_a, "chunks_per_rank"_a = 4)
+  nb::class_<S> c(m, "SequenceShards",
+                  "A sequence of `length` rows cut into chunks that are dealt to the ranks in zigzag order, "
+                  "which balances work under a\ncausal mask. Chunks begin at multiples of 256; a rank's rows "
+                  "are its chunks in order.");
+  c.def(nb::init<int64_t, int, int>(), "length"_a, "ranks"_a, "chunks_per_rank"_a = 4)
       .def_prop_ro("length", &S::length)
       .def_prop_ro("ranks", &S::ranks)
       .def_prop_ro("chunks", &S::chunks)
@@ -36,15 +37,12 @@ void bind_shards(nb::module_& m) {
           },
           "number"_a, "(begin, end) of a chunk in the sequence.")
       .def("chunks_of", &S::chunks_of, "rank"_a, "The chunks of a rank.")
-      .def("owner", &S::owner, "chunk"_a, "The rank that has a chunk.")
-      .def(
-          "take",
-          [](const S& shards, nb::handle whole, int axis, int rank) {
-            const Tensor x = to_tensor(whole, {"SequenceShards", "whole"});
-            return unlocked([&] { return shards.take(x, axis, rank); });
-          },
-          "whole"_a, "axis"_a, "rank"_a,
-          "A copy of a rank's rows along this axis: of tokens, targets, a rotary table … No gradient.");
+      .def("owner", &S::owner, "chunk"_a, "The rank that has a chunk.");
+  def_op(
+      c, "take", "SequenceShards",
+      [](const S& shards, const Tensor& whole, int axis, int rank) { return shards.take(whole, axis, rank); },
+      "whole"_a, "axis"_a, "rank"_a,
+      "A copy of a rank's rows along this axis: of tokens, targets, a rotary table … No gradient.");
 }
 
 void bind_ring_attention(nb::module_& m) {

@@ -14,6 +14,7 @@
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/image_encoder.h"
 #include "python/src/bindings.h"
+#include "python/src/def_op.h"
 #include "python/src/models/folders.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -25,11 +26,8 @@ namespace {
 using embed::SentenceEncoder;
 using models::Encoder;
 using models::EncoderConfig;
+using models::TokenRows;
 using Sequences = std::vector<std::vector<int32_t>>;
-
-models::TokenRows to_rows(const Sequences& sequences, const Sequences& types) {
-  return models::TokenRows::of(sequences, types);
-}
 
 void bind_image_encoder(nb::module_& m) {
   using models::ImageEncoder;
@@ -44,27 +42,18 @@ void bind_image_encoder(nb::module_& m) {
       "A vision Transformer (ViT). pixels: [N, channels, image_size, image_size], scaled as the "
       "model\nexpects; an image's results have the same bits in any batch.");
   bind_config(c, &ImageEncoder::config);
-  c.def(
-      "features",
-      [](const ImageEncoder& model, nb::handle pixels, Rng* rng) {
-        const Tensor x = to_tensor(pixels, {"ImageEncoder.features", "pixels"});
-        return unlocked([&] { return model.features(x, rng); });
-      },
+  def_op(
+      c, "features", "ImageEncoder.features",
+      [](const ImageEncoder& model, const Tensor& pixels, Rng* rng) { return model.features(pixels, rng); },
       "pixels"_a, nb::kw_only(), "rng"_a = nb::none(),
       "The last hidden states [N, 1 + patches, E]. With an rng, dropout is active.");
-  c.def(
-      "pooled",
-      [](const ImageEncoder& model, nb::handle pixels) {
-        const Tensor x = to_tensor(pixels, {"ImageEncoder.pooled", "pixels"});
-        return unlocked([&] { return model.pooled(model.features(x)); });
-      },
+  def_op(
+      c, "pooled", "ImageEncoder.pooled",
+      [](const ImageEncoder& model, const Tensor& pixels) { return model.pooled(model.features(pixels)); },
       "pixels"_a, "The pooler's output [N, E].");
-  c.def(
-      "logits",
-      [](const ImageEncoder& model, nb::handle pixels, Rng* rng) {
-        const Tensor x = to_tensor(pixels, {"ImageEncoder.logits", "pixels"});
-        return unlocked([&] { return model.logits(x, rng); });
-      },
+  def_op(
+      c, "logits", "ImageEncoder.logits",
+      [](const ImageEncoder& model, const Tensor& pixels, Rng* rng) { return model.logits(pixels, rng); },
       "pixels"_a, nb::kw_only(), "rng"_a = nb::none(), "[N, labels].");
   bind_save(c, &models::save_image_encoder,
             "Writes config.json and model.safetensors as transformers has them.");
@@ -113,26 +102,24 @@ void bind_encoder(nb::module_& m) {
                         "An encoder such as BERT. Sequences are lists of token ids of any lengths; nothing "
                         "is padded, and a sequence's\nresults have the same bits in any batch.");
   bind_config(c, &Encoder::config);
-  c.def(
-      "features",
+  def_op(
+      c, "features", "Encoder",
       [](const Encoder& model, const Sequences& sequences, const Sequences& types, Rng* rng) {
-        return unlocked([&] { return model.features(to_rows(sequences, types), rng); });
+        return model.features(TokenRows::of(sequences, types), rng);
       },
       "sequences"_a, "types"_a = Sequences(), nb::kw_only(), "rng"_a = nb::none(),
       "The last hidden states [N, E], sequences concatenated. With an rng, dropout is active.");
-  c.def(
-      "pooled",
+  def_op(
+      c, "pooled", "Encoder",
       [](const Encoder& model, const Sequences& sequences, const Sequences& types) {
-        return unlocked([&] {
-          const models::TokenRows rows = to_rows(sequences, types);
-          return model.pooled(model.features(rows), rows);
-        });
+        const TokenRows rows = TokenRows::of(sequences, types);
+        return model.pooled(model.features(rows), rows);
       },
       "sequences"_a, "types"_a = Sequences(), "The pooler's output [S, E].");
-  c.def(
-      "logits",
+  def_op(
+      c, "logits", "Encoder",
       [](const Encoder& model, const Sequences& sequences, const Sequences& types, Rng* rng) {
-        return unlocked([&] { return model.logits(to_rows(sequences, types), rng); });
+        return model.logits(TokenRows::of(sequences, types), rng);
       },
       "sequences"_a, "types"_a = Sequences(), nb::kw_only(), "rng"_a = nb::none(),
       "The head's output: [N, vocab_size], [S, labels] or [N, labels].");
@@ -162,21 +149,28 @@ std::function<void(int64_t, int64_t)> reporter(nb::object progress) {
   };
 }
 
+// What every classifier has.
 template <class Classifier>
-std::vector<std::string> labels_of(const Classifier& classifier) {
-  std::vector<std::string> labels;
-  for (int64_t i = 0; i < classifier.encoder().config().num_labels; ++i)
-    labels.push_back(classifier.label(i));
-  return labels;
+void bind_classifier(nb::class_<Classifier>& c) {
+  c.def_static(
+      "load",
+      [](const Path& folder, const std::string& weights) {
+        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+        return unlocked([&] { return Classifier::load(folder, dtype); });
+      },
+      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
+  c.def_prop_ro("labels", [](const Classifier& classifier) {
+    std::vector<std::string> labels;
+    for (int64_t i = 0; i < classifier.encoder().config().num_labels; ++i)
+      labels.push_back(classifier.label(i));
+    return labels;
+  });
+  c.def_prop_ro("encoder", &Classifier::encoder, nb::rv_policy::reference_internal);
 }
 
 void bind_text_functions(nb::module_& m) {
-  m.def(
-      "label_probabilities",
-      [](nb::handle logits) {
-        const Tensor x = to_tensor(logits, {"label_probabilities", "logits"});
-        return unlocked([&] { return embed::label_probabilities(x); });
-      },
+  def_op(
+      m, "label_probabilities", [](const Tensor& logits) { return embed::label_probabilities(logits); },
       "logits"_a, "Softmax of logits [n, labels]; of a single label the logistic function.");
   m.def(
       "fill_mask",
@@ -204,13 +198,7 @@ void bind_text_classifier(nb::module_& m) {
   nb::class_<TextClassifier> c(
       m, "TextClassifier",
       "An encoder with a head for sequences and its tokenizer: labels of texts and of pairs of texts.");
-  c.def_static(
-      "load",
-      [](const Path& folder, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-        return unlocked([&] { return TextClassifier::load(folder, dtype); });
-      },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
+  bind_classifier(c);
   const auto def_logits = [&]<class Texts>(const char* doc, Texts) {
     c.def(
         "logits",
@@ -227,20 +215,15 @@ void bind_text_classifier(nb::module_& m) {
   def_logits(
       "[n, labels] for a list of pairs of str, each in one sequence; max_length 0: the folder's limit.",
       std::vector<embed::TextPair>());
-  c.def_prop_ro("labels", [](const TextClassifier& classifier) { return labels_of(classifier); });
   c.def_prop_ro("max_length", &TextClassifier::max_length);
-  c.def(
-      "scores",
-      [](const TextClassifier& classifier, nb::handle logits) {
-        const Tensor x = to_tensor(logits, {"TextClassifier.scores", "logits"});
-        return unlocked([&] { return classifier.scores(x); });
-      },
+  def_op(
+      c, "scores", "TextClassifier.scores",
+      [](const TextClassifier& classifier, const Tensor& logits) { return classifier.scores(logits); },
       "logits"_a,
       "What transformers' text-classification makes of logits [n, labels], by the folder's problem_type: "
       "their softmax,\nthe logistic function of each (multi_label, and of a single label), or themselves "
       "(regression).");
   c.def_prop_ro("has_sigmoid", &TextClassifier::has_sigmoid);
-  c.def_prop_ro("encoder", &TextClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TextClassifier::tokenizer);
   bind_text_functions(m);
 }
@@ -250,13 +233,7 @@ void bind_image_classifier(nb::module_& m) {
   nb::class_<ImageClassifier> c(
       m, "ImageClassifier",
       "An encoder of images with a head, and its folder's preprocessor_config.json; nothing is resized.");
-  c.def_static(
-      "load",
-      [](const Path& folder, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-        return unlocked([&] { return ImageClassifier::load(folder, dtype); });
-      },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
+  bind_classifier(c);
   const auto def = [&](const char* name, Tensor (ImageClassifier::*call)(const Tensor&) const,
                        const char* doc) {
     c.def(
@@ -272,15 +249,10 @@ void bind_image_classifier(nb::module_& m) {
   def("pixels", &ImageClassifier::pixels,
       "What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.");
   def("logits", &ImageClassifier::logits, "[n, labels] of images [n, channels, size, size] of 0 to 255.");
-  c.def(
-      "scores",
-      [](const ImageClassifier& classifier, nb::handle logits) {
-        const Tensor x = to_tensor(logits, {"ImageClassifier.scores", "logits"});
-        return unlocked([&] { return classifier.scores(x); });
-      },
+  def_op(
+      c, "scores", "ImageClassifier.scores",
+      [](const ImageClassifier& classifier, const Tensor& logits) { return classifier.scores(logits); },
       "logits"_a, "As TextClassifier.scores().");
-  c.def_prop_ro("labels", [](const ImageClassifier& classifier) { return labels_of(classifier); });
-  c.def_prop_ro("encoder", &ImageClassifier::encoder, nb::rv_policy::reference_internal);
 }
 
 // Places count characters.
@@ -306,13 +278,7 @@ void bind_token_classifier(nb::module_& m) {
   nb::class_<TokenClassifier> c(
       m, "TokenClassifier",
       "An encoder with a head for tokens and its tokenizer: names, places ... in texts.");
-  c.def_static(
-      "load",
-      [](const Path& folder, const std::string& weights) {
-        const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-        return unlocked([&] { return TokenClassifier::load(folder, dtype); });
-      },
-      "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
+  bind_classifier(c);
   c.def(
       "entities",
       [](const TokenClassifier& classifier, const std::vector<std::string>& texts, const std::string& how,
@@ -339,8 +305,6 @@ void bind_token_classifier(nb::module_& m) {
       "entity_group,\nscore, start and end (characters), and word, the text there. aggregation_strategy: "
       "'none' (every token, as\nentity), 'simple', or by words 'first', 'average', 'max'. stride: long texts "
       "are read in windows with this many\ntokens in common; 0: cut.");
-  c.def_prop_ro("labels", [](const TokenClassifier& classifier) { return labels_of(classifier); });
-  c.def_prop_ro("encoder", &TokenClassifier::encoder, nb::rv_policy::reference_internal);
   c.def_prop_ro("tokenizer", &TokenClassifier::tokenizer);
 }
 

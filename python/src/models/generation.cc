@@ -1,7 +1,9 @@
 #include "python/src/models/generation.h"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -11,6 +13,7 @@
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generator.h"
 #include "multihead/generate/stop_strings.h"
+#include "multihead/generate/text_stream.h"
 #include "python/src/bindings.h"
 #include "python/src/models/decoding.h"
 #include "python/src/modules.h"
@@ -64,49 +67,26 @@ std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
   return rows;
 }
 
-// The keyword arguments of generation.
-struct Keywords {
-  int64_t max_new_tokens;
-  double temperature;
-  int64_t top_k;
-  double top_p, min_p, repetition_penalty;
-  uint64_t seed;
-  std::vector<int32_t> stop_tokens;
-  std::string overflow;
-  nb::handle draft;
-  int64_t draft_tokens;
-  int64_t no_repeat_ngram, min_new_tokens;
-  std::vector<std::vector<int32_t>> suppress;
-  std::optional<int32_t> first_token, last_token;
-  std::vector<std::string> stop_strings;
-  nb::handle tokenizer;
-  nb::handle json_schema;
-  std::optional<std::string> regex, grammar;
-  const std::map<int32_t, float>& logit_bias;
-};
-
-// Null without stop strings.
-std::shared_ptr<StopStrings> to_stops(const Keywords& k) {
-  if (k.stop_strings.empty()) return nullptr;
-  const text::Tokenizer* tokenizer = nullptr;
-  MH_CHECK(!k.tokenizer.is_none() && nb::try_cast(k.tokenizer, tokenizer), ValueError,
-           "generate: stop_strings need tokenizer, the Tokenizer of the model");
-  return std::make_shared<StopStrings>(*tokenizer, k.stop_strings, text::DecodeOptions{.continued = true});
+const text::Tokenizer& needed(nb::handle tokenizer, const char* what) {
+  const text::Tokenizer* found = nullptr;
+  MH_CHECK(!tokenizer.is_none() && nb::try_cast(tokenizer, found), ValueError, "generate: ", what,
+           " need tokenizer, the Tokenizer of the model");
+  return *found;
 }
 
 // What the text must be, if one of the keywords says so.
-std::optional<Constraint> to_constraint(const Keywords& k) {
-  const int count = !k.json_schema.is_none() + k.regex.has_value() + k.grammar.has_value();
+std::optional<Constraint> to_constraint(nb::handle tokenizer, nb::handle json_schema,
+                                        const std::optional<std::string>& regex,
+                                        const std::optional<std::string>& grammar) {
+  const int count = !json_schema.is_none() + regex.has_value() + grammar.has_value();
   if (count == 0) return std::nullopt;
   MH_CHECK(count == 1, ValueError, "generate: json_schema, regex and grammar exclude each other");
-  const text::Tokenizer* tokenizer = nullptr;
-  MH_CHECK(!k.tokenizer.is_none() && nb::try_cast(k.tokenizer, tokenizer), ValueError,
-           "generate: json_schema, regex and grammar need tokenizer, the Tokenizer of the model");
-  if (k.regex) return Constraint::regex(*tokenizer, *k.regex);
-  if (k.grammar) return Constraint::grammar(*tokenizer, *k.grammar);
-  nb::object text = nb::borrow(k.json_schema);
+  const text::Tokenizer& words = needed(tokenizer, "json_schema, regex and grammar");
+  if (regex) return Constraint::regex(words, *regex);
+  if (grammar) return Constraint::grammar(words, *grammar);
+  nb::object text = nb::borrow(json_schema);
   if (!nb::isinstance<nb::str>(text)) text = nb::module_::import_("json").attr("dumps")(text);
-  return Constraint::json_schema(*tokenizer, Json::parse(nb::cast<std::string>(text), "json_schema"));
+  return Constraint::json_schema(words, Json::parse(nb::cast<std::string>(text), "json_schema"));
 }
 
 Draft to_draft(nb::handle draft) {
@@ -118,21 +98,14 @@ Draft to_draft(nb::handle draft) {
   return prompt_lookup();
 }
 
-GenerateOptions to_options(Keywords k, const nb::object& on_token) {
-  GenerateOptions options;
-  options.max_new_tokens = k.max_new_tokens;
-  options.sampling = {k.temperature, k.top_k, k.top_p, k.min_p, k.repetition_penalty};
-  options.seed = k.seed;
-  options.stop_tokens = std::move(k.stop_tokens);
-  options.overflow = to_enum<Overflow>(k.overflow, "generate: overflow",
-                                       {{"slide", Overflow::slide}, {"error", Overflow::error}});
-  options.no_repeat_ngram = k.no_repeat_ngram, options.min_new_tokens = k.min_new_tokens;
-  options.suppress = std::move(k.suppress);
-  options.first_token = k.first_token, options.last_token = k.last_token;
-  options.constraint = to_constraint(k);
-  options.logit_bias.assign(k.logit_bias.begin(), k.logit_bias.end());
-  options.draft = to_draft(k.draft);
-  options.draft_tokens = k.draft_tokens;
+// Calls back with each token, and ends a row at one of `strings`.
+std::function<bool(int64_t, int32_t)> to_callback(const nb::object& on_token, nb::handle tokenizer,
+                                                  const std::vector<std::string>& strings) {
+  std::shared_ptr<StopStrings> stops;
+  if (!strings.empty()) {
+    stops = std::make_shared<StopStrings>(needed(tokenizer, "stop_strings"), strings,
+                                          text::DecodeOptions{.continued = true});
+  }
   // Copied and dropped without the interpreter's lock.
   std::shared_ptr<nb::object> call;
   if (!on_token.is_none()) {
@@ -141,7 +114,7 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
               delete object;
             }};
   }
-  options.on_token = [call, stops = to_stops(k)](int64_t row, int32_t token) {
+  return [call, stops](int64_t row, int32_t token) {
     check_signals();
     const bool more = stops == nullptr || stops->add(row, token);
     if (call == nullptr) return more;
@@ -149,44 +122,54 @@ GenerateOptions to_options(Keywords k, const nb::object& on_token) {
     const nb::object answer = or_sleep([&] { return (*call)(row, token); });
     return more && (answer.is_none() || is_true(answer));
   };
-  return options;
 }
 
-nb::object generate_call(const LanguageModel& model, nb::handle prompts, int64_t max_new_tokens,
-                         double temperature, int64_t top_k, double top_p, double min_p,
-                         double repetition_penalty, uint64_t seed, std::vector<int32_t> stop_tokens,
-                         const std::string& overflow, nb::handle cache_dtype, nb::handle draft,
-                         int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
-                         int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
-                         std::optional<int32_t> first_token, std::optional<int32_t> last_token,
-                         std::vector<std::string> stop_strings, nb::handle tokenizer, nb::handle json_schema,
-                         std::optional<std::string> regex, std::optional<std::string> grammar,
-                         const std::map<int32_t, float>& logit_bias) {
+// Defines a method with the keywords of generation after its own: call(self, prompts, own..., options).
+template <class... Own, class Self, class Call, class... Names>
+void def_writing(nb::class_<Self>& c, const char* name, const char* prompts, Call call, const char* doc,
+                 const Names&... own) {
+  c.def(
+      name,
+      [call](Self& self, nb::handle given, Own... extra, int64_t max_new_tokens, double temperature,
+             int64_t top_k, double top_p, double min_p, double repetition_penalty, uint64_t seed,
+             const std::vector<int32_t>& stop_tokens, const std::string& overflow, nb::handle draft,
+             int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
+             int64_t min_new_tokens, const std::vector<std::vector<int32_t>>& suppress,
+             std::optional<int32_t> first_token, std::optional<int32_t> last_token,
+             const std::vector<std::string>& stop_strings, nb::handle tokenizer, nb::handle json_schema,
+             const std::optional<std::string>& regex, const std::optional<std::string>& grammar,
+             const std::map<int32_t, float>& logit_bias) {
+        GenerateOptions options;
+        options.max_new_tokens = max_new_tokens;
+        options.sampling = {temperature, top_k, top_p, min_p, repetition_penalty};
+        options.seed = seed;
+        options.stop_tokens = stop_tokens;
+        options.overflow = to_enum<Overflow>(overflow, "generate: overflow",
+                                             {{"slide", Overflow::slide}, {"error", Overflow::error}});
+        options.no_repeat_ngram = no_repeat_ngram, options.min_new_tokens = min_new_tokens;
+        options.suppress = suppress;
+        options.first_token = first_token, options.last_token = last_token;
+        options.constraint = to_constraint(tokenizer, json_schema, regex, grammar);
+        options.logit_bias.assign(logit_bias.begin(), logit_bias.end());
+        options.draft = to_draft(draft);
+        options.draft_tokens = draft_tokens;
+        options.on_token = to_callback(on_token, tokenizer, stop_strings);
+        return call(self, given, extra..., std::move(options));
+      },
+      nb::arg(prompts), nb::kw_only(), own..., "max_new_tokens"_a = 100, "temperature"_a = 1.0, "top_k"_a = 0,
+      "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
+      "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),
+      "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0,
+      "suppress"_a = std::vector<std::vector<int32_t>>(), "first_token"_a = nb::none(),
+      "last_token"_a = nb::none(), "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(),
+      "json_schema"_a = nb::none(), "regex"_a = nb::none(), "grammar"_a = nb::none(),
+      "logit_bias"_a = std::map<int32_t, float>(), doc);
+}
+
+nb::object generate_call(const LanguageModel& model, nb::handle prompts, nb::handle cache_dtype,
+                         GenerateOptions options) {
   bool single = false;
   const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
-  GenerateOptions options = to_options({max_new_tokens,
-                                        temperature,
-                                        top_k,
-                                        top_p,
-                                        min_p,
-                                        repetition_penalty,
-                                        seed,
-                                        std::move(stop_tokens),
-                                        overflow,
-                                        draft,
-                                        draft_tokens,
-                                        no_repeat_ngram,
-                                        min_new_tokens,
-                                        std::move(suppress),
-                                        first_token,
-                                        last_token,
-                                        std::move(stop_strings),
-                                        tokenizer,
-                                        json_schema,
-                                        std::move(regex),
-                                        std::move(grammar),
-                                        logit_bias},
-                                       on_token);
   if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
   auto result = unlocked([&] { return generate(model, rows, options); });
   return single ? nb::cast(result.at(0)) : nb::cast(result);
@@ -213,41 +196,10 @@ nb::object logprobs_call(const LanguageModel& model, nb::handle prompts, int64_t
   return top > 0 ? nb::object(nb::make_tuple(first, second)) : first;
 }
 
-int64_t submit_call(Generator& generator, nb::handle prompt, int64_t max_new_tokens, double temperature,
-                    int64_t top_k, double top_p, double min_p, double repetition_penalty, uint64_t seed,
-                    std::vector<int32_t> stop_tokens, const std::string& overflow, nb::handle draft,
-                    int64_t draft_tokens, const nb::object& on_token, int64_t no_repeat_ngram,
-                    int64_t min_new_tokens, std::vector<std::vector<int32_t>> suppress,
-                    std::optional<int32_t> first_token, std::optional<int32_t> last_token,
-                    std::vector<std::string> stop_strings, nb::handle tokenizer, nb::handle json_schema,
-                    std::optional<std::string> regex, std::optional<std::string> grammar,
-                    const std::map<int32_t, float>& logit_bias) {
+int64_t submit_call(Generator& generator, nb::handle prompt, const GenerateOptions& options) {
   bool single = false;
   std::vector<std::vector<int32_t>> rows = to_prompts(prompt, single);
   MH_CHECK(single, ValueError, "Generator.submit: one prompt at a time, got ", rows.size());
-  const GenerateOptions options = to_options({max_new_tokens,
-                                              temperature,
-                                              top_k,
-                                              top_p,
-                                              min_p,
-                                              repetition_penalty,
-                                              seed,
-                                              std::move(stop_tokens),
-                                              overflow,
-                                              draft,
-                                              draft_tokens,
-                                              no_repeat_ngram,
-                                              min_new_tokens,
-                                              std::move(suppress),
-                                              first_token,
-                                              last_token,
-                                              std::move(stop_strings),
-                                              tokenizer,
-                                              json_schema,
-                                              std::move(regex),
-                                              std::move(grammar),
-                                              logit_bias},
-                                             on_token);
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
 
@@ -272,15 +224,8 @@ nb::dict generation_defaults(const Path& folder) {
 }  // namespace
 
 void bind_generate(nb::class_<LanguageModel>& c) {
-  c.def(
-      "generate", &generate_call, "prompts"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
-      "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
-      "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "cache_dtype"_a = nb::none(),
-      "draft"_a = nb::none(), "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0,
-      "min_new_tokens"_a = 0, "suppress"_a = std::vector<std::vector<int32_t>>(),
-      "first_token"_a = nb::none(), "last_token"_a = nb::none(),
-      "stop_strings"_a = std::vector<std::string>(), "tokenizer"_a = nb::none(), "json_schema"_a = nb::none(),
-      "regex"_a = nb::none(), "grammar"_a = nb::none(), "logit_bias"_a = std::map<int32_t, float>(),
+  def_writing<nb::handle>(
+      c, "generate", "prompts", &generate_call,
       "The new tokens of one prompt (a list of ints) or of several. on_token(row, token) sees each as it "
       "comes and\nmay return False to end its row. draft, a smaller model or 'lookup' (for texts that repeat "
       "themselves),\nguesses up to draft_tokens tokens, which are checked in one step: the result is the "
@@ -290,7 +235,8 @@ void bind_generate(nb::class_<LanguageModel>& c) {
       "the first new token and that at max_new_tokens.\nstop_strings: a row ends with the token that "
       "completes one of them in its new text, by the `tokenizer`.\njson_schema (a dict or JSON text), regex "
       "or grammar (GBNF): tokens of the `tokenizer` by which the text would not\nfit never come, and "
-      "stop_tokens only where it may end. logit_bias: {token: number}, added to the logits.");
+      "stop_tokens only where it may end. logit_bias: {token: number}, added to the logits.",
+      "cache_dtype"_a = nb::none());
   c.def("logprobs", &logprobs_call, "prompts"_a, nb::kw_only(), "top"_a = 0,
         "The log-probability of every token but the first by those before it, of one text (a list of ints) "
         "or of several.\nWith top > 0 also the likeliest ones in its place: lists of (token, logprob), most "
@@ -300,47 +246,61 @@ void bind_generate(nb::class_<LanguageModel>& c) {
 void bind_generator(nb::module_& m) {
   m.def("generation_defaults", &generation_defaults, "folder"_a,
         "What the folder's generation_config.json asks of generate(), as keyword arguments.");
+  m.def(
+      "load_with_tokenizer",
+      [](const Path& path, const std::optional<std::string>& weights) {
+        std::optional<nn::WeightDtype> dtype;
+        if (weights) dtype = kernels::parse_weight_dtype(*weights);
+        LoadedModel loaded = unlocked([&] { return load_with_tokenizer(path, dtype); });
+        return std::make_pair(std::move(loaded.model), std::move(loaded.tokenizer));
+      },
+      "path"_a, "weights"_a = nb::none(),
+      "A folder's or GGUF file's LanguageModel and its Tokenizer; FormatError if they do not match.");
+  nb::class_<TextStream>(m, "TextStream", "Calls back with whole characters as tokens complete them.")
+      .def(
+          "__init__",
+          [](TextStream* self, const nb::object& on_text, const text::Tokenizer& tokenizer) {
+            new (self) TextStream([on_text](std::string_view piece) { on_text(to_str(piece)); }, tokenizer,
+                                  {.skip_special = true, .continued = true});
+          },
+          "on_text"_a, "tokenizer"_a)
+      .def("write", &TextStream::write, "token"_a)
+      .def("finish", &TextStream::finish, "Shows what was held back.");
   m.def("turn_ends", &turn_ends, "tokenizer"_a,
         "Tokens that end an answer where the chat template writes them, besides the end of the text.");
-  nb::class_<Generator>(
+  nb::class_<Generator> c(
       m, "Generator",
       "Sequences decoded together, each with the tokens that generate() gives it alone: submit() at any "
       "time,\nstep() until it returns False. Up to max_batch run at a time. `cached_prompts` prompts keep "
       "their keys and values for prompts with a common prefix,\nin prompt_cache_bytes at most (0: no limit); "
-      "in prefix_folder they outlive the process.")
-      .def(
-          "__init__",
-          [](Generator* self, const LanguageModel& model, int64_t max_batch, int64_t capacity,
-             nb::handle cache_dtype, int64_t cached_prompts, size_t prompt_cache_bytes,
-             const Path& prefix_folder) {
-            GeneratorOptions options = {.max_batch = max_batch,
-                                        .capacity = capacity,
-                                        .cached_prompts = cached_prompts,
-                                        .prompt_cache_bytes = prompt_cache_bytes,
-                                        .prefix_folder = prefix_folder,
-                                        .on_problem = [](const std::string& problem) {
-                                          const nb::gil_scoped_acquire gil;
-                                          PyErr_WarnEx(PyExc_RuntimeWarning, problem.c_str(), 1);
-                                          if (PyErr_Occurred() != nullptr) throw nb::python_error();
-                                        }};
-            if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
-            new (self) Generator(model, options);
-          },
-          "model"_a, nb::kw_only(), "max_batch"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),
-          "cached_prompts"_a = 0, "prompt_cache_bytes"_a = 0, "prefix_folder"_a = "")
-      .def("submit", &submit_call, "prompt"_a, nb::kw_only(), "max_new_tokens"_a = 100, "temperature"_a = 1.0,
-           "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0, "repetition_penalty"_a = 1.0, "seed"_a = 0,
-           "stop_tokens"_a = std::vector<int32_t>(), "overflow"_a = "slide", "draft"_a = nb::none(),
-           "draft_tokens"_a = 4, "on_token"_a = nb::none(), "no_repeat_ngram"_a = 0, "min_new_tokens"_a = 0,
-           "suppress"_a = std::vector<std::vector<int32_t>>(), "first_token"_a = nb::none(),
-           "last_token"_a = nb::none(), "stop_strings"_a = std::vector<std::string>(),
-           "tokenizer"_a = nb::none(), "json_schema"_a = nb::none(), "regex"_a = nb::none(),
-           "grammar"_a = nb::none(), "logit_bias"_a = std::map<int32_t, float>(),
-           "Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to "
-           "end it.")
-      .def(
-          "step", [](Generator& g) { return unlocked([&] { return g.step(); }); },
-          "One token for every running sequence, those that wait let in; False if none is left.")
+      "in prefix_folder they outlive the process.");
+  c.def(
+      "__init__",
+      [](Generator* self, const LanguageModel& model, int64_t max_batch, int64_t capacity,
+         nb::handle cache_dtype, int64_t cached_prompts, size_t prompt_cache_bytes,
+         const Path& prefix_folder) {
+        GeneratorOptions options = {.max_batch = max_batch,
+                                    .capacity = capacity,
+                                    .cached_prompts = cached_prompts,
+                                    .prompt_cache_bytes = prompt_cache_bytes,
+                                    .prefix_folder = prefix_folder,
+                                    .on_problem = [](const std::string& problem) {
+                                      const nb::gil_scoped_acquire gil;
+                                      PyErr_WarnEx(PyExc_RuntimeWarning, problem.c_str(), 1);
+                                      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+                                    }};
+        if (!cache_dtype.is_none()) options.cache_dtype = to_cache_dtype(cache_dtype);
+        new (self) Generator(model, options);
+      },
+      "model"_a, nb::kw_only(), "max_batch"_a = 8, "capacity"_a = 0, "cache_dtype"_a = nb::none(),
+      "cached_prompts"_a = 0, "prompt_cache_bytes"_a = 0, "prefix_folder"_a = "");
+  def_writing(
+      c, "submit", "prompt", &submit_call,
+      "Queues a prompt; returns the number of its sequence. on_token(number, token) may return False to "
+      "end it.");
+  c.def(
+       "step", [](Generator& g) { return unlocked([&] { return g.step(); }); },
+       "One token for every running sequence, those that wait let in; False if none is left.")
       .def(
           "cancel", [](Generator& g, int64_t i) { unlocked([&] { return g.cancel(i), 0; }); }, "sequence"_a)
       .def(

@@ -11,6 +11,7 @@
 #include "multihead/text/tokenizer/files/gguf.h"
 #include "python/src/attention/attention.h"
 #include "python/src/bindings.h"
+#include "python/src/def_op.h"
 #include "python/src/models/decoding.h"
 #include "python/src/models/folders.h"
 #include "python/src/models/generation.h"
@@ -36,15 +37,10 @@ void bind_language_model_config(nb::module_& m) {
 }
 
 void bind_losses(nb::class_<LanguageModel>& c) {
-  c.def(
-      "loss",
-      [](const LanguageModel& model, nb::handle tokens, nb::handle targets, Rng* rng,
-         double label_smoothing) {
-        const Tensor x = to_tensor(tokens, {"loss", "tokens"}), y = to_tensor(targets, {"loss", "targets"});
-        models::LanguageModelCall options;
-        options.rng = rng;
-        return unlocked([&] { return model.loss(x, y, options, label_smoothing); });
-      },
+  def_op(
+      c, "loss", "loss",
+      [](const LanguageModel& model, const Tensor& tokens, const Tensor& targets, Rng* rng,
+         double label_smoothing) { return model.loss(tokens, targets, {.rng = rng}, label_smoothing); },
       "tokens"_a, "targets"_a, nb::kw_only(), "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
       "Mean next-token cross-entropy in nats; targets -100 are ignored.");
   c.def(
@@ -165,10 +161,10 @@ void bind_calls(nb::class_<LanguageModel>& c) {
                             const models::LanguageModelCall& o) { return l.features(t, o); }),
         "tokens"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(), "state"_a = nb::none(),
         "counts"_a = nb::none(), "The last hidden states [B, T, E].");
-  c.def(
-      "sequence_features",
+  def_op(
+      c, "sequence_features", "sequence_features",
       [](const LanguageModel& model, const std::vector<std::vector<int32_t>>& sequences, Rng* rng) {
-        return unlocked([&] { return model.features(models::TokenRows::of(sequences), rng); });
+        return model.features(models::TokenRows::of(sequences), rng);
       },
       "sequences"_a, nb::kw_only(), "rng"_a = nb::none(),
       "The last hidden states [N, E] of lists of token ids of any lengths, concatenated without padding.");
@@ -183,13 +179,10 @@ void bind_calls(nb::class_<LanguageModel>& c) {
       },
       "layer"_a, "resid"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
       "features() starting at a layer, from its resid_pre [B, T, E]; num_layers: only the final norm.");
-  c.def(
-      "logits",
-      [](const LanguageModel& model, nb::handle features) {
-        const Tensor x = to_tensor(features, {"logits", "features"});
-        return unlocked([&] { return model.logits(x); });
-      },
-      "features"_a, "Only the output layer: [..., E] -> [..., vocab_size].");
+  def_op(
+      c, "logits", "logits",
+      [](const LanguageModel& model, const Tensor& features) { return model.logits(features); }, "features"_a,
+      "Only the output layer: [..., E] -> [..., vocab_size].");
 }
 
 void bind_language_model(nb::module_& m) {
@@ -236,14 +229,9 @@ void bind_prune(nb::module_& m) {
       "model"_a, nb::kw_only(), "encoder_heads"_a = nb::none(), "decoder_heads"_a = nb::none(),
       "cross_heads"_a = nb::none(), "encoder_units"_a = nb::none(), "decoder_units"_a = nb::none(),
       "The same of an encoder-decoder model; encoder and decoder keep as many units.");
-  m.def(
-      "pool_kv_heads",
-      [](const LanguageModel& model, int64_t num_kv_heads) {
-        return unlocked([&] { return models::pool_kv_heads(model, num_kv_heads); });
-      },
-      "model"_a, "num_kv_heads"_a,
-      "Grouped-query attention from a model with more heads of keys and values, which are averaged; some "
-      "training repairs it\n(Ainslie et al. 2023).");
+  def_op(m, "pool_kv_heads", &models::pool_kv_heads, "model"_a, "num_kv_heads"_a,
+         "Grouped-query attention from a model with more heads of keys and values, which are averaged; some "
+         "training repairs it\n(Ainslie et al. 2023).");
   m.def("least_important", &models::least_important, "importance"_a, "keep_ratio"_a, "group"_a = 1,
         "For each row of importance what to remove so that the share keep_ratio of all stays, the least "
         "important first; each\nrow is divided by its length and keeps one; `group` neighbours stay or go "

@@ -11,6 +11,7 @@
 #include "multihead/nn/positions.h"
 #include "python/src/attention/attention_keywords.h"
 #include "python/src/bindings.h"
+#include "python/src/def_op.h"
 #include "python/src/models/decoding.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -27,10 +28,8 @@ void bind_linear(nb::module_& m) {
         new (self) nn::Linear(in_features, out_features, rng_or_default(rng), {.bias = bias});
       },
       "in_features"_a, "out_features"_a, nb::kw_only(), "bias"_a = true, "rng"_a = nb::none());
-  linear.def("__call__", [](const nn::Linear& l, nb::handle x) {
-    const Tensor t = to_tensor(x, {"Linear", "x"});
-    return unlocked([&] { return l(t); });
-  });
+  def_op(
+      linear, "__call__", "Linear", [](const nn::Linear& l, const Tensor& x) { return l(x); }, "x"_a);
   linear.def_prop_ro("in_features", &nn::Linear::in_features);
   linear.def_prop_ro("out_features", &nn::Linear::out_features);
   bind_weight(linear, "weight", &nn::Linear::weight);
@@ -45,10 +44,9 @@ void bind_linear(nb::module_& m) {
         new (self) nn::Embedding(count, embed_dim, rng_or_default(rng));
       },
       "count"_a, "embed_dim"_a, nb::kw_only(), "rng"_a = nb::none());
-  embedding.def("__call__", [](const nn::Embedding& e, nb::handle ids) {
-    const Tensor t = to_tensor(ids, {"Embedding", "ids"});
-    return unlocked([&] { return e(t); });
-  });
+  def_op(
+      embedding, "__call__", "Embedding", [](const nn::Embedding& e, const Tensor& ids) { return e(ids); },
+      "ids"_a);
   bind_weight(embedding, "weight", &nn::Embedding::weight);
   bind_module(embedding, "Embedding");
 }
@@ -61,10 +59,8 @@ void bind_norms(nb::module_& m) {
         new (self) nn::Norm(size, {.kind = norm_kind_of(kind), .eps = eps, .bias = bias});
       },
       "size"_a, nb::kw_only(), "kind"_a = "layer", "eps"_a = 1e-5, "bias"_a = true);
-  norm.def("__call__", [](const nn::Norm& n, nb::handle x) {
-    const Tensor t = to_tensor(x, {"Norm", "x"});
-    return unlocked([&] { return n(t); });
-  });
+  def_op(
+      norm, "__call__", "Norm", [](const nn::Norm& n, const Tensor& x) { return n(x); }, "x"_a);
   bind_weight(norm, "weight", &nn::Norm::weight);
   bind_weight(norm, "bias", &nn::Norm::bias);
   bind_module(norm, "Norm");
@@ -84,20 +80,13 @@ void bind_norms(nb::module_& m) {
       },
       "embed_dim"_a, "hidden_dim"_a, nb::kw_only(), "activation"_a = "gelu", "gated"_a = false,
       "bias"_a = true, "dropout_p"_a = 0.0, "rng"_a = nb::none());
-  ffn.def(
-      "__call__",
-      [](const nn::FeedForward& f, nb::handle x, Rng* rng) {
-        const Tensor t = to_tensor(x, {"FeedForward", "x"});
-        return unlocked([&] { return f(t, rng); });
-      },
-      "x"_a, nb::kw_only(), "rng"_a = nb::none());
+  def_op(
+      ffn, "__call__", "FeedForward",
+      [](const nn::FeedForward& f, const Tensor& x, Rng* rng) { return f(x, rng); }, "x"_a, nb::kw_only(),
+      "rng"_a = nb::none());
   bind_part(ffn, "fc1", &nn::FeedForward::fc1);
   bind_part(ffn, "fc2", &nn::FeedForward::fc2);
   bind_module(ffn, "FeedForward");
-}
-
-nn::SinusoidLayout sinusoid_layout_of(const std::string& name) {
-  return to_enum<nn::SinusoidLayout>(name, "layout");
 }
 
 void bind_positions(nb::module_& m) {
@@ -107,7 +96,7 @@ void bind_positions(nb::module_& m) {
   c.def(
       "__init__",
       [](Encoding* self, int64_t embed_dim, double dropout_p, const std::string& layout) {
-        new (self) Encoding(embed_dim, dropout_p, sinusoid_layout_of(layout));
+        new (self) Encoding(embed_dim, dropout_p, to_enum<nn::SinusoidLayout>(layout, "layout"));
       },
       "embed_dim"_a, nb::kw_only(), "dropout_p"_a = 0.0, "layout"_a = "interleaved");
   c.def(
@@ -151,13 +140,9 @@ void bind_positions(nb::module_& m) {
       },
       "batch"_a, "length"_a, "starts"_a = 0, "limit"_a = nb::none(),
       "[B, T] position ids: row b counts from starts[b], up to `limit`.");
-  m.def(
-      "sinusoidal_positions",
-      [](int64_t length, int64_t embed_dim, int64_t start, const std::string& layout, double base) {
-        return nn::sinusoidal_positions(length, embed_dim, start, sinusoid_layout_of(layout), base);
-      },
-      "length"_a, "embed_dim"_a, "start"_a = 0, "layout"_a = "interleaved", "base"_a = 10000.0,
-      "Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim].");
+  def_op(m, "sinusoidal_positions", &nn::sinusoidal_positions, "length"_a, "embed_dim"_a, "start"_a = 0,
+         "layout"_a = "interleaved", "base"_a = 10000.0,
+         "Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim].");
 }
 
 using Options = nn::MultiHeadAttentionOptions;

@@ -103,23 +103,7 @@ nb::list beam_search_call(const Seq2Seq& seq2seq, nb::handle sources, const Beam
   return result;
 }
 
-struct Translator {
-  Seq2Seq model;
-  train::PairTokenizers tokenizers;
-};
-
-Translator load_translator(const Path& folder) {
-  return unlocked([&] {
-    Translator t{models::load_seq2seq(folder), train::load_pair_tokenizers(folder)};
-    const auto check = [&](const char* side, int64_t tokens, int64_t known) {
-      MH_CHECK(tokens <= known, FormatError, folder, ": the ", side, "'s tokenizer has ", tokens,
-               " tokens, the model expects ", known);
-    };
-    check("source", t.tokenizers.source.vocab_size(), t.model.config().source_vocab_size);
-    check("target", t.tokenizers.target.vocab_size(), t.model.config().target_vocab_size);
-    return t;
-  });
-}
+using Translator = train::LoadedTranslator;
 
 nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywords& words,
                           const std::string& source_lang, const std::string& target_lang) {
@@ -154,8 +138,10 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
 
 void bind_translator(nb::module_& m) {
   nb::class_<Translator> c(m, "Translator", "An encoder-decoder model with its tokenizers.");
-  c.def_static("load", &load_translator, "folder"_a,
-               "Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.");
+  c.def_static(
+      "load", [](const Path& folder) { return unlocked([&] { return train::load_translator(folder); }); },
+      "folder"_a,
+      "Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.");
   c.def_prop_ro(
       "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
   c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });

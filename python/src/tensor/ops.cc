@@ -20,9 +20,8 @@
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
 #include "python/src/bindings.h"
+#include "python/src/def_op.h"
 #include "python/src/modules.h"
-#include "python/src/names.h"
-#include "python/src/tensor/convert.h"
 
 namespace multihead::python {
 
@@ -120,27 +119,12 @@ void bind_choices(nb::module_& m) {
 }
 
 void bind_elementwise(nb::module_& m) {
-  using Unary = Tensor (*)(const Tensor&);
-  const auto unary = [&](const char* name, Unary f, const char* doc) {
-    m.def(
-        name,
-        [f, name](nb::handle x) {
-          const Tensor t = to_tensor(x, {name, "x"});
-          return unlocked([&] { return f(t); });
-        },
-        "x"_a, doc);
-  };
-  unary(
-      "relu", [](const Tensor& x) { return relu(x); }, "max(x, 0)");
-  unary(
-      "gelu", [](const Tensor& x) { return gelu(x); }, "x * Phi(x)");
-  unary(
-      "gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }, "GELU, tanh approximation");
-  unary(
-      "silu", [](const Tensor& x) { return silu(x); }, "x * sigmoid(x)");
+  def_op(m, "relu", &relu, "x"_a, "max(x, 0)");
+  def_op(m, "gelu", &gelu, "x"_a, "x * Phi(x)");
+  def_op(m, "gelu_tanh", &gelu_tanh, "x"_a, "GELU, tanh approximation");
+  def_op(m, "silu", &silu, "x"_a, "x * sigmoid(x)");
 #define MH_UNARY(name, from_y, value, gradient, value64, slope64, text) \
-  unary(                                                                \
-      #name, [](const Tensor& x) { return name(x); }, text);
+  def_op(m, #name, static_cast<Tensor (*)(const Tensor&)>(&multihead::name), "x"_a, text);
   MH_UNARY_FUNCTIONS(MH_UNARY)
 #undef MH_UNARY
 
@@ -148,78 +132,31 @@ void bind_elementwise(nb::module_& m) {
   bind_choices(m);
 }
 
-void bind_norm_functions(nb::module_& m) {
-  m.def(
-      "layer_norm",
-      [](nb::handle x, nb::handle weight, nb::handle bias, double eps) {
-        const Tensor t = to_tensor(x, {"layer_norm", "x"}),
-                     w = to_tensor_or_none(weight, {"layer_norm", "weight"});
-        const Tensor b = to_tensor_or_none(bias, {"layer_norm", "bias"});
-        return unlocked([&] { return layer_norm(t, w, b, eps); });
-      },
-      "x"_a, "weight"_a = nb::none(), "bias"_a = nb::none(), "eps"_a = 1e-5,
-      "(x - mean) / sqrt(var + eps) * weight + bias over the last axis.");
-  m.def(
-      "rms_norm",
-      [](nb::handle x, nb::handle weight, double eps) {
-        const Tensor t = to_tensor(x, {"rms_norm", "x"}),
-                     w = to_tensor_or_none(weight, {"rms_norm", "weight"});
-        return unlocked([&] { return rms_norm(t, w, eps); });
-      },
-      "x"_a, "weight"_a = nb::none(), "eps"_a = 1e-6,
-      "x / sqrt(mean(x^2) + eps) * weight over the last axis.");
-}
-
 void bind_layers(nb::module_& m) {
-  m.def(
-      "linear",
-      [](nb::handle x, nb::handle weight, nb::handle bias, const std::string& activation,
-         nb::handle residual) {
-        const Tensor t = to_tensor(x, {"linear", "x"}), w = to_tensor(weight, {"linear", "weight"});
-        const Tensor b = to_tensor_or_none(bias, {"linear", "bias"});
-        LinearOptions options{activation_of(activation), to_tensor_or_none(residual, {"linear", "residual"})};
-        return unlocked([&] { return linear(t, w, b, options); });
+  def_op(
+      m, "linear",
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
+         const Tensor& residual) {
+        return linear(x, weight, bias, {activation, residual});
       },
       "x"_a, "weight"_a, "bias"_a = nb::none(), nb::kw_only(), "activation"_a = "none",
       "residual"_a = nb::none(),
       "activation(x @ weight.T + bias) + residual: x [..., in], weight [out, in] -> [..., out].");
-  m.def(
-      "softmax",
-      [](nb::handle x, int axis) {
-        const Tensor t = to_tensor(x, {"softmax", "x"});
-        return unlocked([&] { return softmax(t, axis); });
-      },
-      "x"_a, "axis"_a = -1, "Softmax along one axis; rows of -inf give zeros.");
-  m.def(
-      "log_softmax",
-      [](nb::handle x, int axis) {
-        const Tensor t = to_tensor(x, {"log_softmax", "x"});
-        return unlocked([&] { return log_softmax(t, axis); });
-      },
-      "x"_a, "axis"_a = -1, "Logarithm of the softmax.");
-  bind_norm_functions(m);
-  m.def(
-      "embedding",
-      [](nb::handle weight, nb::handle ids) {
-        const Tensor w = to_tensor(weight, {"embedding", "weight"}), i = to_tensor(ids, {"embedding", "ids"});
-        return unlocked([&] { return embedding(w, i); });
-      },
-      "weight"_a, "ids"_a, "Looks up rows of weight [V, E]: ids [...] -> [..., E].");
-  m.def(
-      "dropout",
-      [](nb::handle x, double p, Rng* rng) {
-        const Tensor t = to_tensor(x, {"dropout", "x"});
-        return unlocked([&] { return dropout(t, p, rng); });
-      },
-      "x"_a, "p"_a, "rng"_a.none() = nb::none(), "Active if and only if rng is given.");
-  m.def(
-      "cross_entropy",
-      [](nb::handle logits, nb::handle targets, int64_t ignore_index, double label_smoothing,
-         const std::string& reduction) {
-        const Tensor x = to_tensor(logits, {"cross_entropy", "logits"});
-        const Tensor y = to_tensor(targets, {"cross_entropy", "targets"});
-        const CrossEntropyOptions options{ignore_index, label_smoothing, reduction_of(reduction)};
-        return unlocked([&] { return cross_entropy(x, y, options); });
+  def_op(m, "softmax", &softmax, "x"_a, "axis"_a = -1, "Softmax along one axis; rows of -inf give zeros.");
+  def_op(m, "log_softmax", &log_softmax, "x"_a, "axis"_a = -1, "Logarithm of the softmax.");
+  def_op(m, "layer_norm", &layer_norm, "x"_a, "weight"_a = nb::none(), "bias"_a = nb::none(), "eps"_a = 1e-5,
+         "(x - mean) / sqrt(var + eps) * weight + bias over the last axis.");
+  def_op(m, "rms_norm", &rms_norm, "x"_a, "weight"_a = nb::none(), "eps"_a = 1e-6,
+         "x / sqrt(mean(x^2) + eps) * weight over the last axis.");
+  def_op(m, "embedding", &embedding, "weight"_a, "ids"_a,
+         "Looks up rows of weight [V, E]: ids [...] -> [..., E].");
+  def_op(m, "dropout", &dropout, "x"_a, "p"_a, "rng"_a.none() = nb::none(),
+         "Active if and only if rng is given.");
+  def_op(
+      m, "cross_entropy",
+      [](const Tensor& logits, const Tensor& targets, int64_t ignore_index, double label_smoothing,
+         Reduction reduction) {
+        return cross_entropy(logits, targets, {ignore_index, label_smoothing, reduction});
       },
       "logits"_a, "targets"_a, nb::kw_only(), "ignore_index"_a = -100, "label_smoothing"_a = 0.0,
       "reduction"_a = "mean", "Cross-entropy from logits [..., V] and targets [...].");
@@ -270,13 +207,8 @@ void bind_rotary(nb::module_& m) {
       "length"_a, "rotary_dim"_a, "starts"_a = 0, "base"_a = 10000.0, "layout"_a = "halves",
       "scaling"_a = nb::none(),
       "Angles position * base^(-2k/R), scaled, for positions start, start + 1, ...");
-  m.def(
-      "rotary",
-      [](nb::handle x, const RotaryTable& table, int64_t heads) {
-        const Tensor t = to_tensor(x, {"rotary", "x"});
-        return unlocked([&] { return rotary(t, table, heads); });
-      },
-      "x"_a, "table"_a, "heads"_a = -1, "Rotates the first R dimensions of x [B, T, N, D].");
+  def_op(m, "rotary", &rotary, "x"_a, "table"_a, "heads"_a = -1,
+         "Rotates the first R dimensions of x [B, T, N, D].");
 }
 
 }  // namespace

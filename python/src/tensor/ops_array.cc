@@ -18,10 +18,9 @@
 #include "multihead/ops/array/sort.h"
 #include "multihead/ops/array/windows.h"
 #include "multihead/ops/linear_attention.h"
+#include "python/src/def_op.h"
 #include "python/src/modules.h"
-#include "python/src/names.h"
 #include "python/src/tensor/bindings.h"
-#include "python/src/tensor/convert.h"
 
 namespace multihead::python {
 
@@ -73,52 +72,35 @@ void bind_comparisons(nb::module_& m) {
         return unlocked([&, base = x, exponent = y] { return pow(base, exponent); });
       },
       "a"_a, "b"_a, "a to the power b; shapes broadcast.");
-  m.def(
-      "clamp",
-      [](nb::handle x, std::optional<double> low, std::optional<double> high) {
+  def_op(
+      m, "clamp",
+      [](const Tensor& x, std::optional<double> low, std::optional<double> high) {
         constexpr double kInfinity = std::numeric_limits<double>::infinity();
-        const Tensor t = to_tensor(x, {"clamp", "x"});
-        return unlocked([&] { return clamp(t, low.value_or(-kInfinity), high.value_or(kInfinity)); });
+        return clamp(x, low.value_or(-kInfinity), high.value_or(kInfinity));
       },
       "x"_a, "low"_a = nb::none(), "high"_a = nb::none(),
       "x, but not below low nor above high; the gradient passes where x is within.");
 }
 
 void bind_sorting(nb::module_& m) {
-  const auto sorting = [&](const char* name, Tensor (*f)(const Tensor&, int, bool), const char* doc) {
-    m.def(
-        name,
-        [name, f](nb::handle x, int axis, bool descending) {
-          const Tensor t = to_tensor(x, {name, "x"});
-          return unlocked([&] { return f(t, axis, descending); });
-        },
-        "x"_a, "axis"_a = -1, nb::kw_only(), "descending"_a = false, doc);
-  };
-  sorting("sort", &multihead::sort, "In order along an axis; NaN counts as the largest number.");
-  sorting("argsort", &argsort, "The places of the elements in order; equal ones keep theirs.");
-  m.def(
-      "topk",
-      [](nb::handle x, int64_t count, int axis, bool largest) {
-        const Tensor t = to_tensor(x, {"topk", "x"});
-        const std::vector<Tensor> found = unlocked([&] { return topk(t, count, axis, largest); });
-        return nb::make_tuple(found[0], found[1]);
+  def_op(m, "sort", &multihead::sort, "x"_a, "axis"_a = -1, nb::kw_only(), "descending"_a = false,
+         "In order along an axis; NaN counts as the largest number.");
+  def_op(m, "argsort", &argsort, "x"_a, "axis"_a = -1, nb::kw_only(), "descending"_a = false,
+         "The places of the elements in order; equal ones keep theirs.");
+  def_op(
+      m, "topk",
+      [](const Tensor& x, int64_t count, int axis, bool largest) {
+        const std::vector<Tensor> found = topk(x, count, axis, largest);
+        return std::pair(found[0], found[1]);
       },
       "x"_a, "count"_a, "axis"_a = -1, nb::kw_only(), "largest"_a = true,
       "The largest elements along an axis, in order, and their places.");
 }
 
 void bind_indexing(nb::module_& m) {
-  const auto taking = [&](const char* name, Tensor (*f)(const Tensor&, const Tensor&, int), const char* doc) {
-    m.def(
-        name,
-        [name, f](nb::handle x, nb::handle indices, int axis) {
-          const Tensor t = to_tensor(x, {name, "x"}), i = to_tensor(indices, {name, "indices"});
-          return unlocked([&] { return f(t, i, axis); });
-        },
-        "x"_a, "indices"_a, "axis"_a, doc);
-  };
-  taking("take", &multihead::take, "x[..., indices, ...]: the axis is replaced by those of indices.");
-  taking("take_along_axis", &take_along_axis,
+  def_op(m, "take", &multihead::take, "x"_a, "indices"_a, "axis"_a,
+         "x[..., indices, ...]: the axis is replaced by those of indices.");
+  def_op(m, "take_along_axis", &take_along_axis, "x"_a, "indices"_a, "axis"_a,
          "y[..., j, ...] = x[..., indices[..., j, ...], ...] along the axis; the others broadcast.");
   m.def(
       "nonzero",
@@ -127,57 +109,30 @@ void bind_indexing(nb::module_& m) {
         return nb::tuple(nb::cast(unlocked([&] { return nonzero(t); })));
       },
       "mask"_a, "The places of the true elements of a bool tensor: one tensor per axis.");
-  m.def(
-      "cumsum",
-      [](nb::handle x, int axis, bool reverse) {
-        const Tensor t = to_tensor(x, {"cumsum", "x"});
-        return unlocked([&] { return cumsum(t, axis, reverse); });
-      },
-      "x"_a, "axis"_a, nb::kw_only(), "reverse"_a = false,
-      "Running sums along an axis, from its beginning or, reversed, from its end.");
+  def_op(m, "cumsum", &cumsum, "x"_a, "axis"_a, nb::kw_only(), "reverse"_a = false,
+         "Running sums along an axis, from its beginning or, reversed, from its end.");
 }
 
 void bind_windows(nb::module_& m) {
-  m.def(
-      "pad",
-      [](nb::handle x, int axis, int64_t before, int64_t after, double value) {
-        const Tensor t = to_tensor(x, {"pad", "x"});
-        return unlocked([&] { return pad(t, axis, before, after, value); });
-      },
-      "x"_a, "axis"_a, "before"_a = 0, "after"_a = 0, nb::kw_only(), "value"_a = 0.0,
-      "Elements of a value at the ends of an axis.");
-  m.def(
-      "shift",
-      [](nb::handle x, int64_t count, int axis, double value) {
-        const Tensor t = to_tensor(x, {"shift", "x"});
-        return unlocked([&] { return shift(t, count, axis, value); });
-      },
-      "x"_a, "count"_a, "axis"_a, nb::kw_only(), "value"_a = 0.0,
-      "y[i + count] = x[i] along an axis; what leaves is lost, the value comes in.");
-  m.def(
-      "roll",
-      [](nb::handle x, int64_t count, int axis) {
-        const Tensor t = to_tensor(x, {"roll", "x"});
-        return unlocked([&] { return roll(t, count, axis); });
-      },
-      "x"_a, "count"_a, "axis"_a,
-      "y[i + count] = x[i] along an axis; what leaves comes in at the other end.");
-  m.def(
-      "conv1d",
-      [](nb::handle x, nb::handle weight, nb::handle bias, int64_t stride, int64_t padding, int64_t dilation,
-         int64_t groups) {
-        const Tensor t = to_tensor(x, {"conv1d", "x"}), w = to_tensor(weight, {"conv1d", "weight"});
-        const Tensor b = to_tensor_or_none(bias, {"conv1d", "bias"});
-        return unlocked([&] { return conv1d(t, w, b, {stride, padding, dilation, groups}); });
+  def_op(m, "pad", &pad, "x"_a, "axis"_a, "before"_a = 0, "after"_a = 0, nb::kw_only(), "value"_a = 0.0,
+         "Elements of a value at the ends of an axis.");
+  def_op(m, "shift", &shift, "x"_a, "count"_a, "axis"_a, nb::kw_only(), "value"_a = 0.0,
+         "y[i + count] = x[i] along an axis; what leaves is lost, the value comes in.");
+  def_op(m, "roll", &roll, "x"_a, "count"_a, "axis"_a,
+         "y[i + count] = x[i] along an axis; what leaves comes in at the other end.");
+  def_op(
+      m, "conv1d",
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t stride, int64_t padding,
+         int64_t dilation, int64_t groups) {
+        return conv1d(x, weight, bias, {stride, padding, dilation, groups});
       },
       "x"_a, "weight"_a, "bias"_a = nb::none(), nb::kw_only(), "stride"_a = 1, "padding"_a = 0,
       "dilation"_a = 1, "groups"_a = 1,
       "Cross-correlation of x [B, C, T] with weight [O, C / groups, K] -> [B, O, T'].");
-  m.def(
-      "solve_triangular",
-      [](nb::handle a, nb::handle b, bool lower, bool transposed, bool unit) {
-        const Tensor s = to_tensor(a, {"solve_triangular", "a"}), t = to_tensor(b, {"solve_triangular", "b"});
-        return unlocked([&] { return solve_triangular(s, t, {lower, transposed, unit}); });
+  def_op(
+      m, "solve_triangular",
+      [](const Tensor& a, const Tensor& b, bool lower, bool transposed, bool unit) {
+        return solve_triangular(a, b, {lower, transposed, unit});
       },
       "a"_a, "b"_a, nb::kw_only(), "lower"_a = true, "transposed"_a = false, "unit"_a = false,
       "x with a @ x = b, of which one triangle is read: a [..., n, n], b [..., n, m]. transposed: of its "
@@ -185,23 +140,19 @@ void bind_windows(nb::module_& m) {
 }
 
 void bind_linear_attention(nb::module_& m) {
-  m.def(
-      "linear_attention",
-      [](nb::handle q, nb::handle k, nb::handle v, nb::handle log_decay, nb::handle beta,
-         const std::string& rule, std::optional<double> scale, int64_t chunk, nb::handle state,
-         nb::handle lengths) {
-        constexpr const char* kWho = "linear_attention";
-        const Tensor query = to_tensor(q, {kWho, "q"}), key = to_tensor(k, {kWho, "k"}),
-                     value = to_tensor(v, {kWho, "v"});
-        LinearAttentionOptions options{.rule = to_enum<LinearRule>(rule, "linear_attention: rule"),
-                                       .log_decay = to_tensor_or_none(log_decay, {kWho, "log_decay"}),
-                                       .beta = to_tensor_or_none(beta, {kWho, "beta"}),
-                                       .scale = scale,
-                                       .chunk = chunk,
-                                       .state = to_tensor_or_none(state, {kWho, "state"}),
-                                       .lengths = to_tensor_or_none(lengths, {kWho, "lengths"})};
-        const std::vector<Tensor> result =
-            unlocked([&] { return linear_attention(query, key, value, options); });
+  def_op(
+      m, "linear_attention",
+      [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& beta,
+         LinearRule rule, std::optional<double> scale, int64_t chunk, const Tensor& state,
+         const Tensor& lengths) {
+        const auto result = linear_attention(q, k, v,
+                                             {.rule = rule,
+                                              .log_decay = log_decay,
+                                              .beta = beta,
+                                              .scale = scale,
+                                              .chunk = chunk,
+                                              .state = state,
+                                              .lengths = lengths});
         return std::pair(result[0], result[1]);
       },
       "q"_a, "k"_a, "v"_a, nb::kw_only(), "log_decay"_a = nb::none(), "beta"_a = nb::none(),
