@@ -3,16 +3,19 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 
 #include "cli/model_dir.h"
 #include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
-#include "cli/verbs/eval_classifier.h"
+#include "cli/verbs/eval_encoders.h"
 #include "multihead/core/files.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/translate.h"
+#include "multihead/io/json.h"
+#include "multihead/models/files/adapter.h"
 #include "multihead/text/bleu.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/train/evaluate.h"
@@ -103,8 +106,14 @@ void print_json(const Scores& scores, const std::vector<std::string>& references
 class Eval : public Verb {
  public:
   Eval()
-      : Verb("eval", "evaluate a model: loss, perplexity, BLEU, chrF, accuracy",
-             {{"multihead eval classifier --data labelled.tsv", "accuracy, macro F1 (text TAB label)"},
+      : Verb("eval", "evaluate a model: perplexity, BLEU, accuracy, F1, recall, correlation",
+             {{"multihead eval classifier --data test.tsv --predictions out.tsv --page report.html",
+               "accuracy, precision, recall and F1 of each label, confusion matrix (text TAB label)"},
+              {"multihead eval embedder --data pairs.tsv",
+               "recall, MRR and NDCG (query TAB document), Spearman (a third column, the score)"},
+              {"multihead eval reranker --data judged.tsv", "the same (query TAB document TAB relevance)"},
+              {"multihead eval tagger --data test.conll", "F1 of entities (word TAB tag, or JSON Lines)"},
+              {"multihead eval vit --data images", "images in folders called by their labels"},
               {"multihead eval model --data austen.txt --last 0.1",
                "loss, perplexity and bits per byte of the last tenth"},
               {"multihead eval model --data other.txt --json", "for programs"},
@@ -112,7 +121,8 @@ class Eval : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("data", "FILE", data_, "evaluation text; classifier, translator: a table (required)");
+    flags.text("data", "FILE", data_,
+               "text, a table, tagged words, or a folder of images, by the kind of model (required)");
     declare_format(flags, format_);
     flags.number("last", last_, "evaluate only the last fraction of the text",
                  {.least = 0, .most = 1, .open = true});
@@ -134,24 +144,21 @@ class Eval : public Verb {
     flags.text("logprobs", "FILE", logprobs_,
                "language model: write a line for each token: id, log-probability (- at a window's "
                "beginning), the token as JSON");
+    flags.text("predictions", "FILE", test_.predictions,
+               "encoder: write a TSV file of what is predicted beside what is true");
+    flags.text("page", "FILE", test_.page, "classifier: write the report as a page of HTML");
     flags.text("save-translations", "FILE", pairs_.output,
                "translator: write the translations, one per line");
   }
 
   int run(const CommonOptions& common) override {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead eval --help");
-    if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
-      if (!logprobs_.empty()) throw UsageError("--logprobs needs a language model");
-      return run_pairs(common);
+    if (reading([&] { return models::is_seq2seq_folder(folder_); })) return run_pairs(common);
+    if (reading([&] { return models::is_image_folder(folder_); })) {
+      use_only("a classifier of images", {"data", "predictions", "page"});
+      return eval_images(encoder_test(), common);
     }
-    if (pairs_.bleu || pairs_.chrf)
-      throw UsageError(concat(folder_, " is no translator, as --bleu and --chrf need"));
-    if (!logprobs_.empty() && reading([&] { return models::is_encoder_folder(folder_); }))
-      throw UsageError("--logprobs needs a language model");
-    if (reading([&] { return models::is_encoder_folder(folder_); })) {
-      use_only("a classifier", {"data", "format"});
-      return eval_classifier(folder_, data_, format_, common);
-    }
+    if (reading([&] { return models::is_encoder_folder(folder_); })) return run_encoder(common);
     use_only("a language model",
              {"data", "last", "context", "stride", "batch", "windows", "weights", "logprobs"});
     const LoadedModel loaded = load_model_dir(folder_, weights_);
@@ -187,6 +194,29 @@ class Eval : public Verb {
   }
 
  private:
+  EncoderTest encoder_test() const { return {folder_, data_, format_, test_.predictions, test_.page}; }
+
+  int run_encoder(const CommonOptions& common) const {
+    using enum models::EncoderHead;
+    const auto head = reading([&] {
+      const std::filesystem::path own = std::filesystem::path(folder_) / "config.json";
+      const bool is_elsewhere = !std::filesystem::exists(own) && models::is_adapter_folder(folder_);
+      const std::string config =
+          is_elsewhere ? models::base_of_adapter(folder_) + "/config.json" : own.string();
+      return models::encoder_config_from_json(io::load_json(config), config).head;
+    });
+    if (head == classification) {
+      use_only("a classifier", {"data", "format", "predictions", "page"});
+      return eval_classifier(encoder_test(), common);
+    }
+    if (head == tokens) {
+      use_only("a tagger", {"data", "predictions"});
+      return eval_tagger(encoder_test(), common);
+    }
+    use_only("an embedder", {"data", "format", "predictions"});
+    return eval_embedder(encoder_test(), common);
+  }
+
   int run_pairs(const CommonOptions& common) {
     use_only("a translator",
              {"data", "format", "bleu", "chrf", "beam", "pairs", "weight-dtype", "save-translations"});
@@ -236,6 +266,7 @@ class Eval : public Verb {
   text::TableFormat format_ = text::TableFormat::by_name;
   train::EvaluateOptions options_;
   PairOptions pairs_;
+  EncoderTest test_;
   GivenFlags given_;
 };
 

@@ -1,84 +1,233 @@
-#include "cli/verbs/eval_classifier.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <map>
 
+#include "cli/images/image.h"
+#include "cli/label_report.h"
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
+#include "cli/verbs/eval_encoders.h"
+#include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/embed/image_classifier.h"
 #include "multihead/embed/text_classifier.h"
+#include "multihead/ops/shape.h"
 #include "multihead/text/corpus/labelled.h"
-#include "multihead/train/tasks/classifier_run.h"
 
 namespace multihead::cli {
 namespace {
 
-std::vector<int64_t> label_ids(const embed::TextClassifier& classifier, const text::LabelledTexts& texts,
-                               const std::string& data) {
+// What is classified: the label of each, its place for messages, and how the predictions show it.
+struct LabelledInputs {
+  std::vector<std::string> labels, places, shown;
+  const char* columns;  // of `shown`
+  const char* unit;
+};
+
+template <class Classifier>
+std::vector<std::string> names_of(const Classifier& classifier) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < classifier.num_labels(); ++i) names.push_back(classifier.label(i));
+  return names;
+}
+
+std::vector<int64_t> label_ids(const std::vector<std::string>& names, const LabelledInputs& inputs) {
   std::map<std::string, int64_t> ids;
-  for (int64_t i = 0; i < classifier.num_labels(); ++i) ids[classifier.label(i)] = i;
+  for (size_t i = 0; i < names.size(); ++i) ids[names[i]] = static_cast<int64_t>(i);
   std::vector<int64_t> found;
-  for (size_t i = 0; i < texts.labels.size(); ++i) {
-    const auto id = ids.find(texts.labels[i]);
+  for (size_t i = 0; i < inputs.labels.size(); ++i) {
+    const auto id = ids.find(inputs.labels[i]);
     if (id == ids.end()) {
       std::string known;
       for (const auto& [name, number] : ids) known += (known.empty() ? "" : ", ") + quote(name, 40);
-      throw InputError(concat(data, ": line ", texts.lines[i], ": the model has no label ",
-                              quote(texts.labels[i], 80), "; its labels are ", known));
+      throw InputError(concat(inputs.places[i], ": the model has no label ", quote(inputs.labels[i], 80),
+                              "; its labels are ", known));
     }
     found.push_back(id->second);
   }
   return found;
 }
 
-train::LabelScore score_of(const Tensor& logits, const std::vector<int64_t>& labels) {
+double nats_of(const Tensor& logits, const std::vector<int64_t>& labels) {
   const int64_t width = logits.size(1);
-  std::vector<int64_t> guesses;
   double nats = 0;
   for (int64_t i = 0; i < logits.size(0); ++i) {
     const float* row = logits.data<float>() + i * width;
-    const int64_t best = std::max_element(row, row + width) - row;
+    const float best = *std::max_element(row, row + width);
     double sum = 0;
-    for (int64_t k = 0; k < width; ++k) sum += std::exp(static_cast<double>(row[k]) - row[best]);
-    nats += std::log(sum) + row[best] - row[labels[static_cast<size_t>(i)]];
-    guesses.push_back(best);
+    for (int64_t k = 0; k < width; ++k) sum += std::exp(static_cast<double>(row[k]) - best);
+    nats += std::log(sum) + best - row[labels[static_cast<size_t>(i)]];
   }
-  train::LabelScore score = train::score_labels(guesses, labels, width);
-  score.nats = nats;
-  return score;
+  return nats;
+}
+
+// Loss, report, predictions and page of a classifier of single labels.
+template <class Classifier>
+void report_on(const Classifier& classifier, const Tensor& logits, const LabelledInputs& inputs,
+               const EncoderTest& test, const CommonOptions& common) {
+  const std::vector<std::string> names = names_of(classifier);
+  const std::vector<int64_t> labels = label_ids(names, inputs);
+  const double loss = nats_of(logits, labels) / static_cast<double>(labels.size());
+  check_number(test.folder, "the loss", loss);
+  const Tensor scores = classifier.scores(logits);
+  std::vector<int64_t> guesses;
+  std::string lines = concat("label\tpredicted\tscore\t", inputs.columns, "\n");
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const float* row = scores.data<float>() + i * names.size();
+    const auto best = static_cast<size_t>(std::max_element(row, row + names.size()) - row);
+    guesses.push_back(static_cast<int64_t>(best));
+    lines += fmt::format("{}\t{}\t{:.6f}\t{}\n", cell(inputs.labels[i]), cell(names[best]), row[best],
+                         inputs.shown[i]);
+  }
+  const train::LabelReport report = train::report_labels(guesses, labels, std::ssize(names));
+  if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
+  if (!test.page.empty()) {
+    write_file_atomically(test.page, to_html(report, names, concat(test.folder, " on ", test.data)));
+  }
+  if (common.json) {
+    Json json = to_json(report, names);
+    json["loss"] = number_or_null(loss);
+    json[concat(inputs.unit, "s").c_str()] = labels.size();
+    put_json(json);
+    return;
+  }
+  fmt::print("loss      {:.4f} nats per {}\naccuracy  {:.4f}\nmacro F1  {:.4f}\nover      {} {}s\n\n{}", loss,
+             inputs.unit, report.accuracy, report.macro.f1, labels.size(), inputs.unit,
+             to_text(report, names));
+}
+
+double number_in(const std::string& text, const std::string& where) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    throw InputError(concat(where, ": the label must be a number, got ", quote(text, 40)));
+  return value;
+}
+
+// Documents of one query are ranked; all scores are compared with the labels.
+void report_ranking(const std::vector<std::string>& queries, const std::vector<double>& truth,
+                    const Tensor& scores, const CommonOptions& common) {
+  std::map<std::string, std::vector<size_t>> groups;
+  for (size_t i = 0; i < queries.size(); ++i) groups[queries[i]].push_back(i);
+  train::RankingScore ranking;
+  std::vector<double> all;
+  for (size_t i = 0; i < truth.size(); ++i) all.push_back(scores.data<float>()[i]);
+  for (const auto& [query, rows] : groups) {
+    std::vector<float> own;
+    std::vector<double> gains;
+    for (const size_t row : rows) own.push_back(static_cast<float>(all[row])), gains.push_back(truth[row]);
+    if (rows.size() > 1) ranking.add(own, gains);
+  }
+  const double plain = train::pearson(all, truth), ranks = train::spearman(all, truth);
+  if (common.json) {
+    Json json = to_json(ranking);
+    json["pairs"] = truth.size();
+    json["pearson"] = number_or_null(plain);
+    json["spearman"] = number_or_null(ranks);
+    put_json(json);
+    return;
+  }
+  fmt::print("Spearman   {:.4f}\nPearson    {:.4f}\nover       {} pairs\n", ranks, plain, truth.size());
+  if (ranking.queries() == 0) return;
+  fmt::print(
+      "MRR        {:.4f}\nNDCG@10    {:.4f}\nrecall@1   {:.4f}\nrecall@10  {:.4f}\nover       {} queries\n",
+      ranking.mrr(), ranking.ndcg_at_10(), ranking.recall(1), ranking.recall(10), ranking.queries());
+}
+
+int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledTexts& texts,
+                  const Tensor& logits, const EncoderTest& test, const CommonOptions& common) {
+  if (!test.page.empty()) throw UsageError("--page has no effect on a model with one label");
+  std::vector<double> truth;
+  for (size_t i = 0; i < texts.labels.size(); ++i) {
+    const std::string where = concat(test.data, ": line ", texts.lines[i]);
+    truth.push_back(number_in(texts.labels[i], where));
+    if (truth.back() < 0 && !texts.seconds.empty())
+      throw InputError(concat(where, ": a relevance must not be negative, got ", quote(texts.labels[i], 40)));
+  }
+  if (truth.size() < 2) throw InputError(concat(test.data, ": it has one row, at least 2 are needed"));
+  const Tensor scores = classifier.has_sigmoid() ? embed::label_probabilities(logits) : logits;
+  for (int64_t i = 0; i < scores.numel(); ++i) check_number(test.folder, "a score", scores.data<float>()[i]);
+  if (!test.predictions.empty()) {
+    std::string lines = texts.seconds.empty() ? "label\tscore\ttext\n" : "label\tscore\ttext\ttext_pair\n";
+    for (size_t i = 0; i < truth.size(); ++i) {
+      lines += fmt::format("{}\t{:.6f}\t{}", texts.labels[i], scores.data<float>()[i], cell(texts.texts[i]));
+      lines += texts.seconds.empty() ? "\n" : "\t" + cell(texts.seconds[i]) + "\n";
+    }
+    write_file_atomically(test.predictions, lines);
+  }
+  report_ranking(texts.texts, truth, scores, common);
+  return kDone;
 }
 
 }  // namespace
 
-int eval_classifier(const std::string& folder, const std::string& data, text::TableFormat format,
-                    const CommonOptions& common) {
-  const auto classifier = reading([&] { return embed::TextClassifier::load(folder); });
+std::string cell(const std::string& text) {
+  std::string line = one_line(text);
+  std::ranges::replace(line, '\t', ' ');
+  return line;
+}
+
+int eval_classifier(const EncoderTest& test, const CommonOptions& common) {
+  const auto classifier = reading([&] { return embed::TextClassifier::load(test.folder); });
   const models::ProblemType type = classifier.encoder().config().problem_type;
-  if (type != models::ProblemType::unstated && type != models::ProblemType::single_label) {
-    throw InputError(concat(folder, ": its problem_type is ", word_of(type),
+  if (type == models::ProblemType::multi_label) {
+    throw InputError(concat(test.folder, ": its problem_type is ", word_of(type),
                             "; texts with one label each evaluate single_label"));
   }
-  const text::LabelledTexts texts = reading([&] { return text::read_labelled(data, format); });
-  const std::vector<int64_t> labels = label_ids(classifier, texts, data);
+  const text::LabelledTexts texts = reading([&] { return text::read_labelled(test.data, test.format); });
   TextMeter meter(common.quiet);
   const embed::ClassifyOptions options = {
       .progress = [&](int64_t done, int64_t total) { meter(done, total); }};
   std::vector<embed::TextPair> pairs;
-  for (size_t i = 0; i < texts.seconds.size(); ++i) pairs.emplace_back(texts.texts[i], texts.seconds[i]);
+  LabelledInputs inputs = {.labels = texts.labels, .columns = "text", .unit = "text"};
+  if (!texts.seconds.empty()) inputs.columns = "text\ttext_pair";
+  for (size_t i = 0; i < texts.texts.size(); ++i) {
+    inputs.places.push_back(concat(test.data, ": line ", texts.lines[i]));
+    inputs.shown.push_back(cell(texts.texts[i]));
+    if (texts.seconds.empty()) continue;
+    pairs.emplace_back(texts.texts[i], texts.seconds[i]);
+    inputs.shown.back() += "\t" + cell(texts.seconds[i]);
+  }
+  if (classifier.num_labels() > 1) label_ids(names_of(classifier), inputs);  // before the work
   const Tensor logits =
       pairs.empty() ? classifier.logits(texts.texts, options) : classifier.logits(pairs, options);
-  const train::LabelScore score = score_of(logits, labels);
-  check_number(folder, "the loss", score.loss());
-  if (common.json) {
-    put_json(to_json(score));
-  } else {
-    fmt::print("loss      {:.4f} nats per text\naccuracy  {:.4f}\nmacro F1  {:.4f}\nover      {} texts\n",
-               score.loss(), score.accuracy, score.macro_f1, score.texts);
+  if (classifier.num_labels() == 1) return eval_reranker(classifier, texts, logits, test, common);
+  report_on(classifier, logits, inputs, test, common);
+  return kDone;
+}
+
+int eval_images(const EncoderTest& test, const CommonOptions& common) {
+  namespace fs = std::filesystem;
+  const auto classifier = reading([&] { return embed::ImageClassifier::load(test.folder); });
+  const models::ImageEncoderConfig& config = classifier.encoder().config();
+  LabelledInputs inputs = {.columns = "file", .unit = "image"};
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(test.data, error)) {
+    const std::string ending = entry.path().extension();
+    if (ending == ".png" || ending == ".ppm") files.push_back(entry.path());
   }
+  if (error || files.empty())
+    throw InputError(concat(test.data, ": expected folders called by labels, with PNG or PPM files"));
+  std::ranges::sort(files);
+  for (const fs::path& file : files) {
+    inputs.labels.push_back(file.parent_path().filename());
+    inputs.places.push_back(file);
+    inputs.shown.push_back(cell(file));
+  }
+  label_ids(names_of(classifier), inputs);  // before the work
+  std::vector<Tensor> rows;
+  TextMeter meter(common.quiet, "images");
+  for (const fs::path& file : files) {
+    rows.push_back(classifier.logits(read_image(file, config.image_size, config.channels)));
+    meter(std::ssize(rows), std::ssize(files));
+  }
+  report_on(classifier, concat(rows, 0), inputs, test, common);
   return kDone;
 }
 

@@ -19,6 +19,18 @@ expect 0 '36 texts, 2 labels, 12 steps' "$multihead" train classifier --init ber
 expect 0 'high  red sun' "$multihead" classify classifier --data one.txt
 expect 0 '"macro_f1": ' "$multihead" eval classifier --data labels.tsv --json
 expect 0 'accuracy  [01]\.' "$multihead" eval classifier --data labels.tsv
+expect 0 'weighted mean' "$multihead" eval classifier --data labels.tsv --predictions told.tsv --page told.html
+[[ $(head -1 told.tsv) == $'label\tpredicted\tscore\ttext' && $(wc -l <told.tsv) -eq 37 ]] || fail "predictions: $(head -2 told.tsv)"
+grep -q '<h2>Confusion matrix</h2>' told.html || fail "no page"
+expect 3 'a line is one text, and these data have two columns' "$multihead" eval classifier --data labels.tsv --format text
+expect 0 'over       4 queries among 4 documents' "$multihead" eval bert --data pairs.tsv
+printf 'the cat\tred sun\t1\nthe dog\tgreen sea\t0.5\na mat\tthe cats\t0\n' >scored.tsv
+expect 0 '^Spearman +-?[01]\.[0-9]{4}$' "$multihead" eval bert --data scored.tsv
+cp -r "$encoders/bert_tokens" tagger && cp bert/vocab.txt tagger/
+printf 'the O\ncat B-NAME\n\nred B-NAME\nsun I-NAME\n' >tagged.conll
+expect 0 'of 2 entities' "$multihead" eval tagger --data tagged.conll
+printf 'the O\ncat NAME\n' >untagged.conll
+expect 3 'line 2: a tag must be O' "$multihead" eval tagger --data untagged.conll
 printf 'red sun\tmiddle\n' >middle.tsv
 expect 3 'middle.tsv: line 1: the model has no label "middle"; its labels are "high", "low"' "$multihead" eval classifier --data middle.tsv
 expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out classifier --resume --init bert --json "${fast[@]}" --batch 8 --valid labels.tsv

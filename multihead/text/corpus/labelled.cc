@@ -12,9 +12,9 @@ namespace multihead::text {
 namespace {
 
 TableLayout layout_of(bool needs_labels) {
-  TableLayout layout = {.columns = {{{"text", "sentence", "sentence1", "premise"}},
-                                    {{"text_pair", "sentence2", "hypothesis"}, false},
-                                    {{"label", "labels"}, needs_labels}},
+  TableLayout layout = {.columns = {{{"text", "sentence", "sentence1", "premise", "query"}},
+                                    {{"text_pair", "sentence2", "hypothesis", "document"}, false},
+                                    {{"label", "labels", "relevance"}, needs_labels}},
                         .headerless = {{0, 2}, {0, 1, 2}},
                         .expected = "two columns, text and label, or three, with a second text between them",
                         .otherwise = TableFormat::tsv};

@@ -15,6 +15,7 @@
 #include "multihead/models/files/adapter.h"
 #include "multihead/ops/loss.h"
 #include "multihead/train/data/rows.h"
+#include "multihead/train/scores.h"
 
 namespace multihead::train {
 namespace {
@@ -160,22 +161,8 @@ ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
 
 LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<int64_t>& labels,
                         int64_t num_labels) {
-  std::vector<int64_t> right(static_cast<size_t>(num_labels)), seen = right;
-  LabelScore score = {.texts = std::ssize(guesses)};
-  for (size_t i = 0; i < guesses.size(); ++i) {
-    ++seen[static_cast<size_t>(guesses[i])], ++seen[static_cast<size_t>(labels[i])];
-    if (guesses[i] == labels[i]) ++right[static_cast<size_t>(labels[i])], score.accuracy += 1;
-  }
-  // F1 = 2·precision·recall / (precision + recall) = 2·right / (guessed + true).
-  int64_t occurring = 0;
-  for (size_t label = 0; label < seen.size(); ++label) {
-    if (seen[label] == 0) continue;
-    ++occurring;
-    score.macro_f1 += 2 * static_cast<double>(right[label]) / static_cast<double>(seen[label]);
-  }
-  score.accuracy /= static_cast<double>(std::max<int64_t>(score.texts, 1));
-  score.macro_f1 /= static_cast<double>(std::max<int64_t>(occurring, 1));
-  return score;
+  const LabelReport report = report_labels(guesses, labels, num_labels);
+  return {.texts = std::ssize(guesses), .accuracy = report.accuracy, .macro_f1 = report.macro.f1};
 }
 
 ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data,

@@ -1,0 +1,152 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "cli/model_dir.h"
+#include "cli/streams.h"
+#include "cli/texts.h"
+#include "cli/verbs/eval_encoders.h"
+#include "multihead/core/files.h"
+#include "multihead/embed/sentence_encoder.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/shape.h"
+#include "multihead/train/scores.h"
+
+namespace multihead::cli {
+namespace {
+
+// Pairs, with a score each or without.
+struct PairTable {
+  std::vector<std::string> first, second;
+  std::vector<double> scores = {};
+};
+
+PairTable read_pair_table(const EncoderTest& test) {
+  const text::TableLayout layout = {
+      .columns = {{{"source", "query", "anchor", "sentence1", "text"}},
+                  {{"target", "document", "positive", "sentence2", "text_pair"}},
+                  {{"score", "similarity_score", "label"}, false}},
+      .headerless = {{0, 1}, {0, 1, 2}},
+      .expected = "two columns, query and document, or three, with the score of the pair"};
+  text::Table table = text::read_table(test.data, layout, test.format);
+  PairTable pairs = {std::move(table.cells[0]), std::move(table.cells[1])};
+  for (size_t i = 0; i < table.cells[2].size(); ++i) {
+    const std::string& cell = table.cells[2][i];
+    double& value = pairs.scores.emplace_back();
+    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    MH_CHECK(error == std::errc() && end == cell.data() + cell.size() && std::isfinite(value), FormatError,
+             test.data, ": line ", table.lines[i], ": the score must be a number, got ", quote(cell, 40));
+  }
+  return pairs;
+}
+
+// Vectors of the distinct texts, of length 1, and the row of each text.
+struct DistinctVectors {
+  Tensor vectors;
+  std::vector<int64_t> rows;
+};
+
+DistinctVectors encode(const embed::SentenceEncoder& encoder, const std::vector<std::string>& texts,
+                       const CommonOptions& common) {
+  std::map<std::string, int64_t> rows;
+  std::vector<std::string> distinct;
+  DistinctVectors all;
+  for (const std::string& text : texts) {
+    const auto [row, is_new] = rows.emplace(text, std::ssize(distinct));
+    if (is_new) distinct.push_back(text);
+    all.rows.push_back(row->second);
+  }
+  TextMeter meter(common.quiet);
+  all.vectors = encoder.encode(
+      distinct, {.normalize = true, .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
+  return all;
+}
+
+std::span<const float> row_of(const DistinctVectors& all, size_t text) {
+  const auto dim = static_cast<size_t>(all.vectors.size(1));
+  return {all.vectors.data<float>() + static_cast<size_t>(all.rows[text]) * dim, dim};
+}
+
+double cosine(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+int report_scores(const PairTable& pairs, const DistinctVectors& a, const DistinctVectors& b,
+                  const EncoderTest& test, const CommonOptions& common) {
+  if (pairs.scores.size() < 2) throw InputError(concat(test.data, ": it has one row, at least 2 are needed"));
+  std::vector<double> cosines;
+  std::string lines = "score\tcosine\tsource\ttarget\n";
+  for (size_t i = 0; i < pairs.scores.size(); ++i) {
+    cosines.push_back(cosine(row_of(a, i), row_of(b, i)));
+    check_number(test.folder, "a cosine", cosines.back());
+    lines += fmt::format("{}\t{:.6f}\t{}\t{}\n", pairs.scores[i], cosines[i], cell(pairs.first[i]),
+                         cell(pairs.second[i]));
+  }
+  if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
+  const double ranks = train::spearman(cosines, pairs.scores), plain = train::pearson(cosines, pairs.scores);
+  if (common.json) {
+    put_json(Json::object({{"spearman", number_or_null(ranks)},
+                           {"pearson", number_or_null(plain)},
+                           {"pairs", pairs.scores.size()}}));
+    return kDone;
+  }
+  fmt::print("Spearman  {:.4f}\nPearson   {:.4f}\nover      {} pairs\n", ranks, plain, pairs.scores.size());
+  return kDone;
+}
+
+int report_retrieval(const PairTable& pairs, const DistinctVectors& queries, const DistinctVectors& documents,
+                     const EncoderTest& test, const CommonOptions& common) {
+  const int64_t count = queries.vectors.size(0), pool = documents.vectors.size(0);
+  std::map<int64_t, std::vector<double>> gains;  // of a query: of each document
+  std::vector<size_t> text_of_query(static_cast<size_t>(count)), text_of_document(static_cast<size_t>(pool));
+  for (size_t i = 0; i < pairs.first.size(); ++i) {
+    std::vector<double>& own = gains[queries.rows[i]];
+    own.resize(static_cast<size_t>(pool));
+    own[static_cast<size_t>(documents.rows[i])] = 1;
+    text_of_query[static_cast<size_t>(queries.rows[i])] = i;
+    text_of_document[static_cast<size_t>(documents.rows[i])] = i;
+  }
+  train::RankingScore score;
+  std::string lines = "rank\tquery\tnearest\n";
+  for (int64_t row = 0; row < count; ++row) {
+    const Tensor scores = linear(slice(queries.vectors, 0, row, row + 1), documents.vectors);
+    const std::span all(scores.data<float>(), static_cast<size_t>(pool));
+    for (const float one : all) check_number(test.folder, "a cosine", one);
+    const int64_t rank = score.add(all, gains.at(row));
+    const auto best = static_cast<size_t>(std::max_element(all.begin(), all.end()) - all.begin());
+    lines += concat(rank, "\t", cell(pairs.first[text_of_query[static_cast<size_t>(row)]]), "\t",
+                    cell(pairs.second[text_of_document[best]]), "\n");
+    gains.erase(row);
+  }
+  if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
+  if (common.json) {
+    Json json = to_json(score);
+    json["documents"] = pool;
+    put_json(json);
+    return kDone;
+  }
+  fmt::print(
+      "recall@1   {:.4f}\nrecall@3   {:.4f}\nrecall@10  {:.4f}\nMRR        {:.4f}\nNDCG@10    {:.4f}\n"
+      "over       {} queries among {} documents\n",
+      score.recall(1), score.recall(3), score.recall(10), score.mrr(), score.ndcg_at_10(), score.queries(),
+      pool);
+  return kDone;
+}
+
+}  // namespace
+
+int eval_embedder(const EncoderTest& test, const CommonOptions& common) {
+  const auto encoder = reading([&] { return embed::SentenceEncoder::load(test.folder); });
+  const PairTable pairs = reading([&] { return read_pair_table(test); });
+  const DistinctVectors first = encode(encoder, pairs.first, common),
+                        second = encode(encoder, pairs.second, common);
+  return pairs.scores.empty() ? report_retrieval(pairs, first, second, test, common)
+                              : report_scores(pairs, first, second, test, common);
+}
+
+}  // namespace multihead::cli

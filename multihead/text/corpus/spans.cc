@@ -1,0 +1,102 @@
+#include "multihead/text/corpus/spans.h"
+
+#include <algorithm>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/text/corpus/corpus.h"
+
+namespace multihead::text {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r";
+
+// The byte at which each character begins, and the text's end.
+std::vector<size_t> character_places(const std::string& text) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80) places.push_back(i);
+  }
+  places.push_back(text.size());
+  return places;
+}
+
+const Json& member(const Json& json, const char* key, const std::string& where) {
+  const Json* value = json.is_object() ? json.find(key) : nullptr;
+  MH_CHECK(value != nullptr, FormatError, where,
+           ": expected {\"text\": …, \"entities\": [{\"start\", \"end\", ", "\"label\"}]}, \"", key,
+           "\" is missing");
+  return *value;
+}
+
+SpannedText spanned_from_json(std::string_view line, const std::string& where) {
+  const Json json = Json::parse(line, where);
+  SpannedText one = {.text = member(json, "text", where).as_string()};
+  const std::vector<size_t> places = character_places(one.text);
+  const auto most = std::ssize(places) - 1;
+  const Json& list = member(json, "entities", where);
+  MH_CHECK(list.is_array(), FormatError, where, ": \"entities\" must be an array");
+  for (const Json& entity : list.items()) {
+    const Json &first = member(entity, "start", where), &last = member(entity, "end", where);
+    MH_CHECK(first.is_integer() && last.is_integer() && first.as_int() >= 0 &&
+                 first.as_int() < last.as_int() && last.as_int() <= most,
+             FormatError, where, ": an entity must lie within the ", most, " characters of the text, got [",
+             first.dump(), ", ", last.dump(), ")");
+    one.spans.push_back(
+        {{places[static_cast<size_t>(first.as_int())], places[static_cast<size_t>(last.as_int())]},
+         member(entity, "label", where).as_string()});
+  }
+  std::ranges::sort(one.spans, {}, [](const Span& span) { return span.place.begin; });
+  return one;
+}
+
+void add_word(SpannedText& one, std::string_view word, std::string_view tag, const std::string& where) {
+  const bool begins = tag.starts_with("B-"), goes_on = tag.starts_with("I-");
+  MH_CHECK(begins || goes_on || tag == "O", FormatError, where, ": a tag must be O, B-… or I-…, got ",
+           quote(tag, 40));
+  const bool is_next = !one.spans.empty() && one.spans.back().place.end == one.text.size();
+  if (!one.text.empty()) one.text += ' ';
+  const size_t begin = one.text.size();
+  one.text += word;
+  if (tag == "O") return;
+  const std::string label(tag.substr(2));
+  if (goes_on && is_next && one.spans.back().label == label) {
+    one.spans.back().place.end = one.text.size();
+  } else {
+    one.spans.push_back({{begin, one.text.size()}, label});
+  }
+}
+
+}  // namespace
+
+std::vector<SpannedText> parse_spans(std::string_view content, const std::string& where) {
+  std::vector<SpannedText> all;
+  const size_t first = content.find_first_not_of(" \t\r\n");
+  const bool is_json = first != content.npos && content[first] == '{';
+  int64_t last = -1;
+  each_line(content, [&](std::string_view line, int64_t number) {
+    const std::string place = concat(where, ": line ", number);
+    if (is_json) {
+      all.push_back(spanned_from_json(line, place));
+      all.back().line = number;
+      return;
+    }
+    const size_t end = std::min(line.find_first_of(kBlank), line.size()),
+                 tag = line.find_last_of(kBlank, line.find_last_not_of(kBlank));
+    const size_t stop = line.find_last_not_of(kBlank) + 1;
+    MH_CHECK(end > 0 && tag != line.npos && stop > tag + 1, FormatError, place,
+             ": expected a word and its tag, got ", quote(line, 40));
+    if (number != last + 1 || all.empty()) all.push_back({.text = "", .line = number});
+    last = number;
+    if (line.starts_with("-DOCSTART-")) return;
+    add_word(all.back(), line.substr(0, end), line.substr(tag + 1, stop - tag - 1), place);
+  });
+  std::erase_if(all, [](const SpannedText& one) { return one.text.empty(); });
+  MH_CHECK(!all.empty(), FormatError, where, ": the file has no texts");
+  return all;
+}
+
+std::vector<SpannedText> read_spans(const std::string& path) { return parse_spans(read_text(path), path); }
+
+}  // namespace multihead::text

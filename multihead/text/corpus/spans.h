@@ -1,0 +1,33 @@
+// Texts with marked spans, for taggers: names, places, versions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "multihead/text/tokenizer/tokenizer.h"
+
+namespace multihead::text {
+
+struct Span {
+  Offsets place;  ///< bytes of the text
+  std::string label;
+  bool operator==(const Span& other) const {
+    return place.begin == other.place.begin && place.end == other.place.end && label == other.label;
+  }
+};
+
+struct SpannedText {
+  std::string text;
+  std::vector<Span> spans = {};  ///< in their order
+  int64_t line = 0;              ///< of the file
+};
+
+/// JSON Lines, {"text": …, "entities": [{"start", "end", "label"}]}, whose places count characters; or columns as
+/// CoNLL has them: a word and its tag (B-X begins an X, I-X goes on or, after another, begins one, O is none) on
+/// every line, a blank line between texts, whose words a space joins. Throws FormatError naming the line.
+std::vector<SpannedText> read_spans(const std::string& path);
+std::vector<SpannedText> parse_spans(std::string_view content, const std::string& where);
+
+}  // namespace multihead::text

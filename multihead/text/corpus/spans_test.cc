@@ -1,0 +1,57 @@
+#include "multihead/text/corpus/spans.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "multihead/core/error.h"
+
+namespace multihead::text {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string error_of(std::string_view content) {
+  try {
+    parse_spans(content, "f");
+    return "accepted";
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+}
+
+std::string shown(const SpannedText& one) {
+  std::string line = one.text;
+  for (const Span& span : one.spans) {
+    line += "|" + span.label + "=" + one.text.substr(span.place.begin, span.place.end - span.place.begin);
+  }
+  return line;
+}
+
+TEST(SpansTest, TaggedWords) {
+  const auto all = parse_spans(
+      "-DOCSTART- -X- O\r\n\nAnna NN B-PER\nMaria NN I-PER\nin\tO\nBad B-LOC\nUlm I-LOC\nBonn B-LOC\n\n\n"
+      "x I-PER\ny I-LOC\n",
+      "f");
+  ASSERT_EQ(all.size(), 2);
+  EXPECT_EQ(shown(all[0]), "Anna Maria in Bad Ulm Bonn|PER=Anna Maria|LOC=Bad Ulm|LOC=Bonn");
+  EXPECT_EQ(shown(all[1]), "x y|PER=x|LOC=y");
+  EXPECT_EQ(all[1].line, 11);
+  EXPECT_THAT(error_of("a B-X\nb\n"), HasSubstr("f: line 2: expected a word and its tag, got \"b\""));
+  EXPECT_THAT(error_of("a X\n"), HasSubstr("f: line 1: a tag must be O, B-… or I-…"));
+  EXPECT_THAT(error_of("\n"), HasSubstr("has no texts"));
+}
+
+TEST(SpansTest, ObjectsCountCharacters) {
+  const auto all = parse_spans(
+      R"({"text": "Köln und Ulm", "entities": [{"start": 9, "end": 12, "label": "LOC"}, {"start": 0, "end": 4, "label": "LOC"}]})"
+      "\n",
+      "f");
+  ASSERT_EQ(all.size(), 1);
+  EXPECT_EQ(shown(all[0]), "Köln und Ulm|LOC=Köln|LOC=Ulm");
+  EXPECT_THAT(error_of(R"({"text": "ab", "entities": [{"start": 1, "end": 3, "label": "L"}]})"),
+              HasSubstr("line 1: an entity must lie within the 2 characters of the text, got [1, 3)"));
+  EXPECT_THAT(error_of(R"({"text": "ab"})"), HasSubstr("\"entities\" is missing"));
+}
+
+}  // namespace
+}  // namespace multihead::text

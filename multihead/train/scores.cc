@@ -1,0 +1,150 @@
+#include "multihead/train/scores.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "multihead/core/error.h"
+
+namespace multihead::train {
+namespace {
+
+double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+std::vector<double> ranks_of(std::span<const double> values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return values[a] < values[b]; });
+  std::vector<double> ranks(values.size());
+  for (size_t first = 0; first < order.size();) {
+    size_t last = first;
+    while (last < order.size() && values[order[last]] == values[order[first]]) ++last;
+    const double shared = static_cast<double>(first + last - 1) / 2;
+    for (; first < last; ++first) ranks[order[first]] = shared;
+  }
+  return ranks;
+}
+
+}  // namespace
+
+LabelFigures figures_of(int64_t right, int64_t guessed, int64_t support) {
+  const auto r = static_cast<double>(right), g = static_cast<double>(guessed),
+             s = static_cast<double>(support);
+  return {ratio(r, g), ratio(r, s), ratio(2 * r, g + s), support};
+}
+
+LabelReport report_labels(std::span<const int64_t> guesses, std::span<const int64_t> labels,
+                          int64_t num_labels) {
+  const auto width = static_cast<size_t>(num_labels);
+  LabelReport report = {std::vector(width, std::vector<int64_t>(width))};
+  for (size_t i = 0; i < labels.size(); ++i) {
+    ++report.confusion[static_cast<size_t>(labels[i])][static_cast<size_t>(guesses[i])];
+  }
+  int64_t occurring = 0, all_right = 0;
+  for (size_t label = 0; label < width; ++label) {
+    int64_t guessed = 0, support = 0;
+    for (size_t other = 0; other < width; ++other) {
+      guessed += report.confusion[other][label], support += report.confusion[label][other];
+    }
+    const int64_t right = report.confusion[label][label];
+    const LabelFigures one = report.labels.emplace_back(figures_of(right, guessed, support));
+    all_right += right;
+    if (guessed + support == 0) continue;
+    ++occurring;
+    const auto add = [&](LabelFigures& sum, double weight) {
+      sum.precision += weight * one.precision, sum.recall += weight * one.recall, sum.f1 += weight * one.f1;
+      sum.support += support;
+    };
+    add(report.macro, 1), add(report.weighted, static_cast<double>(support));
+  }
+  const auto count = static_cast<double>(labels.size());
+  for (auto [sum, by] :
+       {std::pair(&report.macro, static_cast<double>(occurring)), {&report.weighted, count}}) {
+    sum->precision = ratio(sum->precision, by), sum->recall = ratio(sum->recall, by);
+    sum->f1 = ratio(sum->f1, by);
+  }
+  report.accuracy = ratio(static_cast<double>(all_right), count);
+  return report;
+}
+
+Json to_json(const LabelReport& report, const std::vector<std::string>& names) {
+  Json rows = Json::array(), confusion = Json::array();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const LabelFigures& one = report.labels[i];
+    rows.push_back(Json::object({{"label", names[i]},
+                                 {"precision", one.precision},
+                                 {"recall", one.recall},
+                                 {"f1", one.f1},
+                                 {"support", one.support}}));
+    confusion.push_back(std::vector<Json>(report.confusion[i].begin(), report.confusion[i].end()));
+  }
+  return Json::object({{"accuracy", report.accuracy},
+                       {"macro_precision", report.macro.precision},
+                       {"macro_recall", report.macro.recall},
+                       {"macro_f1", report.macro.f1},
+                       {"weighted_f1", report.weighted.f1},
+                       {"labels", rows},
+                       {"confusion", confusion}});
+}
+
+int64_t RankingScore::add(std::span<const float> scores, std::span<const double> gains) {
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  std::vector<double> best(gains.begin(), gains.end());
+  std::ranges::sort(best, std::greater());
+  const auto relevant = static_cast<double>(std::ranges::count_if(gains, [](double g) { return g > 0; }));
+  if (relevant == 0) return 0;
+  double found = 0, gained = 0, ideal = 0;
+  int64_t first = 0;
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    const double gain = gains[order[rank]];
+    if (gain > 0 && first == 0) first = static_cast<int64_t>(rank) + 1;
+    if (rank >= 10 && first > 0) break;
+    if (rank >= 10) continue;
+    found += gain > 0 ? 1 : 0;
+    gained += gain / std::log2(static_cast<double>(rank) + 2);
+    ideal += best[rank] / std::log2(static_cast<double>(rank) + 2);
+    if (rank == 0) recall_1_ += found / relevant;
+    if (rank < 3 && (rank == 2 || rank + 1 == order.size())) recall_3_ += found / relevant;
+  }
+  ++queries_;
+  recall_10_ += found / relevant;
+  reciprocal_ += 1 / static_cast<double>(first);
+  ndcg_ += gained / ideal;
+  return first;
+}
+
+double RankingScore::recall(int64_t at) const {
+  MH_CHECK(at == 1 || at == 3 || at == 10, ValueError, "recall: expected 1, 3 or 10, got ", at);
+  return mean(at == 1 ? recall_1_ : at == 3 ? recall_3_ : recall_10_);
+}
+
+Json to_json(const RankingScore& score) {
+  return Json::object({{"queries", score.queries()},
+                       {"recall_at_1", score.recall(1)},
+                       {"recall_at_3", score.recall(3)},
+                       {"recall_at_10", score.recall(10)},
+                       {"mrr", score.mrr()},
+                       {"ndcg_at_10", score.ndcg_at_10()}});
+}
+
+double pearson(std::span<const double> a, std::span<const double> b) {
+  MH_CHECK(a.size() == b.size() && a.size() > 1, ValueError, "correlation: it needs two or more pairs, got ",
+           a.size(), " and ", b.size(), " values");
+  const auto count = static_cast<double>(a.size());
+  const double mean_a = std::accumulate(a.begin(), a.end(), 0.0) / count,
+               mean_b = std::accumulate(b.begin(), b.end(), 0.0) / count;
+  double both = 0, only_a = 0, only_b = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double x = a[i] - mean_a, y = b[i] - mean_b;
+    both += x * y, only_a += x * x, only_b += y * y;
+  }
+  return both / std::sqrt(only_a * only_b);
+}
+
+double spearman(std::span<const double> a, std::span<const double> b) {
+  return pearson(ranks_of(a), ranks_of(b));
+}
+
+}  // namespace multihead::train

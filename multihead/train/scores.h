@@ -1,0 +1,59 @@
+// How well labels, rankings and numbers are predicted: what scikit-learn's functions of these names give.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "multihead/core/text/json.h"
+
+namespace multihead::train {
+
+/// Of one label, or a mean of several. What has no denominator counts as 0.
+struct LabelFigures {
+  double precision = 0, recall = 0, f1 = 0;
+  int64_t support = 0;  ///< what has the label
+};
+
+struct LabelReport {
+  std::vector<std::vector<int64_t>> confusion;  ///< [label][guess]
+  std::vector<LabelFigures> labels = {};
+  LabelFigures macro = {};     ///< the mean over the labels that occur, in the texts or in the guesses
+  LabelFigures weighted = {};  ///< the mean by support
+  double accuracy = 0;
+};
+/// One of `num_labels` for each: the guesses, and the truth.
+LabelReport report_labels(std::span<const int64_t> guesses, std::span<const int64_t> labels,
+                          int64_t num_labels);
+/// {"labels": [{"label", "precision", "recall", "f1", "support"}], "macro_f1", …, "confusion"}.
+Json to_json(const LabelReport& report, const std::vector<std::string>& names);
+/// Precision, recall and F1 from counts.
+LabelFigures figures_of(int64_t right, int64_t guessed, int64_t support);
+
+/// Sums over queries. A query counts only if something is relevant to it.
+class RankingScore {
+ public:
+  /// A query's scores of all documents and how relevant each is (0: not at all, 1, or degrees). Of equal scores
+  /// the first document comes first. Returns the best rank, from 1, of a relevant document; 0: there is none.
+  int64_t add(std::span<const float> scores, std::span<const double> gains);
+
+  int64_t queries() const { return queries_; }
+  double recall(int64_t at) const;  ///< share of relevant documents among the first 1, 3 or 10
+  double mrr() const { return mean(reciprocal_); }
+  double ndcg_at_10() const { return mean(ndcg_); }
+
+ private:
+  double mean(double sum) const { return queries_ > 0 ? sum / static_cast<double>(queries_) : 0; }
+
+  int64_t queries_ = 0;
+  double recall_1_ = 0, recall_3_ = 0, recall_10_ = 0, reciprocal_ = 0, ndcg_ = 0;
+};
+Json to_json(const RankingScore& score);
+
+/// Correlation of values, and of their ranks (of equal ones the mean). NaN where one side is constant. Throws
+/// ValueError unless both have as many, at least two.
+double pearson(std::span<const double> a, std::span<const double> b);
+double spearman(std::span<const double> a, std::span<const double> b);
+
+}  // namespace multihead::train
