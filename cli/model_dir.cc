@@ -4,7 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "multihead/core/files.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/gguf.h"
@@ -39,32 +39,24 @@ void check_elsewhere(const std::string& from, const std::string& to) {
 
 namespace {
 
-constexpr const char* kDefaults = "generation_config.json";
-
-// Whether a file that we write may take its place, or lack of one: nothing is there, or what we wrote.
-bool is_ours(const std::string& folder, const std::string& name) {
-  return io::foreign_files(folder, {name}, io::Look::bytes).empty();
-}
-
-// One set, with the defaults of generation.
-void save_dir(io::CheckpointContents contents, const std::string& from, const std::string& to) {
-  io::FileSet set = io::kModelFolderFiles;
-  if (is_ours(to, kDefaults)) {
-    set.emplace_back(kDefaults);
-    const std::filesystem::path source = std::filesystem::path(from) / kDefaults;
-    if (std::filesystem::is_regular_file(source)) contents.files[kDefaults] = read_file(source.string());
-  }
-  io::save_files(to, set, [&](io::DirectoryWriter& writer) { io::write_contents(writer, contents); });
+// One set, with the defaults of generation unless `to` has others.
+void save_dir(const io::CheckpointContents& contents, const std::string& to) {
+  const io::FileSet set = io::model_folder_files(to);
+  io::CheckpointContents kept = contents;
+  if (set.back() != io::kGenerationFile) kept.files.erase(io::kGenerationFile);
+  io::save_files(to, set, [&](io::DirectoryWriter& writer) { io::write_contents(writer, kept); });
 }
 
 }  // namespace
 
 void save_model_dir(LoadedModel& loaded, const std::string& from, const std::string& to) {
+  const Json config = models::config_to_json(loaded.model.config());
   save_dir({.tensors = {{"model.safetensors", models::language_model_tensors(loaded.model)}},
-            .files = {{"config.json", models::config_to_json(loaded.model.config()).dump(2) + "\n"},
+            .files = {{"config.json", config.dump(2) + "\n"},
                       {"tokenizer.json", loaded.tokenizer.to_json()},
-                      {"tokenizer_config.json", loaded.tokenizer.config_json()}}},
-           from, to);
+                      {"tokenizer_config.json", loaded.tokenizer.config_json()},
+                      {io::kGenerationFile, saved_defaults(from, config, loaded.tokenizer)}}},
+           to);
 }
 
 void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& tokenizers,
@@ -72,7 +64,8 @@ void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& to
   io::CheckpointContents contents = {.tensors = {{"model.safetensors", models::seq2seq_tensors(model)}},
                                      .files = train::pair_tokenizer_files(tokenizers)};
   contents.files["config.json"] = models::config_to_json(model.config()).dump(2) + "\n";
-  save_dir(std::move(contents), from, to);
+  contents.files[io::kGenerationFile] = saved_defaults(from, model.config());
+  save_dir(contents, to);
 }
 
 LoadedTranslator load_translator_dir(const std::string& folder) {

@@ -212,6 +212,13 @@ void use_only(const char* way, std::initializer_list<std::string_view> used) {
   }
 }
 
+void refuse_given(const std::string& when, std::initializer_list<std::string_view> useless) {
+  for (const std::string& flag : given_flags()) {
+    if (std::ranges::find(useless, flag) != useless.end())
+      throw UsageError(concat("--", flag, " has no effect ", when));
+  }
+}
+
 Flags common_flags(CommonOptions& common) {
   Flags flags;
   flags.flag("json", common.json, "results as JSON");

@@ -25,6 +25,9 @@ const std::vector<std::string>& given_flags();
 /// no use of; `used` are those it does, besides the common ones.
 void use_only(const char* way, std::initializer_list<std::string_view> used);
 
+/// The same for a choice within a way: "--top-k has no effect with --temperature 0"; for `useless` ones.
+void refuse_given(const std::string& when, std::initializer_list<std::string_view> useless);
+
 /// The text of --help.
 std::string help_text(const Verb& verb, const Flags& flags);
 /// The verbs, or those of a group: "train" names `train lm` and `train seq2seq`.

@@ -55,7 +55,7 @@ void read_png(std::string_view bytes, const std::string& path, const Room& room)
 
 }  // namespace
 
-Tensor read_image(const std::string& path, int64_t side) {
+Tensor read_image(const std::string& path, int64_t side, int64_t channels) {
   const std::string bytes = reading([&] { return read_file(path, uint64_t{1} << 28); });
   std::vector<uint8_t> rows;
   const Room room = [&](int64_t height, int64_t width) {
@@ -73,8 +73,13 @@ Tensor read_image(const std::string& path, int64_t side) {
   } else {
     bad_image(path, "is neither PNG nor binary PPM (P6)");
   }
-  Tensor image = Tensor::empty({1, 3, side, side}, Dtype::f32);
+  Tensor image = Tensor::empty({1, channels, side, side}, Dtype::f32);
   float* at = image.data<float>();
+  for (size_t i = 0; channels == 1 && i < rows.size(); i += 3) {
+    const uint32_t luma = 19595U * rows[i] + 38470U * rows[i + 1] + 7471U * rows[i + 2];  // of 65,536
+    *at++ = static_cast<float>((luma + 0x8000U) >> 16U);
+  }
+  if (channels == 1) return image;
   for (size_t channel = 0; channel < 3; ++channel) {
     for (size_t i = channel; i < rows.size(); i += 3) *at++ = rows[i];
   }

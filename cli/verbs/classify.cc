@@ -135,11 +135,11 @@ class Classify : public Verb {
       return embed::ImageClassifier::load(flags_.folder, kernels::parse_weight_dtype(flags_.weights));
     });
     const models::ImageEncoderConfig& config = classifier.encoder().config();
-    if (config.channels != 3)
-      throw UsageError(concat("files have 3 channels, the model takes ", config.channels));
+    if (config.channels != 3 && config.channels != 1)
+      throw UsageError(concat("files have 3 channels or 1, the model takes ", config.channels));
     std::vector<Tensor> rows;
     for (const std::string& path : images_)
-      rows.push_back(classifier.logits(read_image(path, config.image_size)));
+      rows.push_back(classifier.logits(read_image(path, config.image_size, config.channels)));
     show(classifier, concat(rows, 0), images_, "image", common);
     return kDone;
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/nn/module.h"
 #include "multihead/text/tokenizer/files/gguf.h"
@@ -25,6 +26,7 @@ class Convert : public Verb {
   }
 
   int run(const CommonOptions& common) override {
+    if (!models::is_gguf(to_)) refuse_given("on a folder, whose weights are f32", {"type"});
     check_elsewhere(from_, to_);
     LoadedModel loaded = load_model_dir(from_);
     if (models::is_gguf(to_)) {

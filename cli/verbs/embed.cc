@@ -40,7 +40,6 @@ struct EmbedFlags {
                  "pooling of token vectors (folder: the folder's, else mean)");
     flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
     flags.text("prompt", "TEXT", prompt, "prepend this prompt to every text");
-    flags.flag("normalize", normalize, "scale vectors to length 1 (default: as the folder says)");
     flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
                   {.least = 1});
@@ -74,6 +73,7 @@ class Embed : public Verb {
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
+    flags.flag("normalize", flags_.normalize, "scale vectors to length 1 (default: as the folder says)");
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
     declare_format(flags, format_);
     flags.text("out", "FILE", out_,

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/verbs/chat.h"
 #include "multihead/core/files.h"
@@ -81,6 +82,9 @@ class Generate : public Verb {
   }
 
   int run(const CommonOptions& common) override {
+    if (options_.sampling.temperature == 0)
+      refuse_given("with --temperature 0", {"top-k", "top-p", "min-p", "seed"});
+    if (draft_.empty()) refuse_given("without --draft", {"draft-tokens"});
     check(options_.sampling);
     check_chat(common);
     const LoadedModel loaded = load_model_dir(folder_, weights_, true);

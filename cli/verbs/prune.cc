@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "multihead/io/json.h"
@@ -145,6 +146,7 @@ class Prune : public Verb {
     if (heads_.empty() && !measured && kv_heads_ == 0)
       throw UsageError("nothing to remove: give --heads, --keep-ratio, --keep-units or --kv-heads");
     if (!heads_.empty() && keep_heads_ < 1) throw UsageError("give --heads or --keep-ratio, not both");
+    if (!measured) refuse_given("without --keep-ratio or --keep-units", {"data", "sequences"});
     if (measured && data_.empty()) throw UsageError("--data FILE is required to measure importance");
     if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
       if (kv_heads_ > 0) throw UsageError("--kv-heads is for language models");

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/distributed/world.h"
@@ -47,6 +48,10 @@ class TokenizerTrain : public Verb {
   int run(const CommonOptions& common) override {
     if (files_.empty()) throw UsageError("no FILE given; see multihead tokenizer train --help");
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead tokenizer train --help");
+    const std::string kind = "with --kind " + kind_;
+    if (kind_ == "char") refuse_given(kind, {"vocab-size"});
+    if (kind_ == "char" || kind_ == "unigram") refuse_given(kind, {"min-frequency"});
+    if (kind_ != "wordpiece") refuse_given(kind, {"cased"});
     check_folder();
     std::vector<std::string> texts;
     for (const std::string& file : files_) texts.push_back(reading([&] { return text::read_corpus(file); }));

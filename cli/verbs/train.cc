@@ -112,21 +112,13 @@ class TrainVerb : public Verb {
       const std::string value = word_of_setting(need.setting);
       const bool has_effect =
           need.values.empty() ? value != "0" : std::ranges::find(need.values, value) != need.values.end();
-      if (!has_effect)
-        throw UsageError(concat("--", need.flag, " has no effect with --", need.setting, " ", value));
+      if (!has_effect) refuse_given(concat("with --", need.setting, " ", value), {need.flag});
     }
-    const bool has_tokenizer = !request_.init.empty() || !request_.tokenizer.empty();
-    for (const char* flag : {"tokenizer", "vocab-size", "shared-vocabulary"}) {
-      if (has_tokenizer && is_given(flag))
-        throw UsageError(concat("--", flag, " has no effect on a tokenizer that is given"));
-    }
-    for (const char* flag : {"validation-share", "validation-blocks"}) {
-      if (!request_.valid.empty() && is_given(flag))
-        throw UsageError(concat("--", flag, " has no effect with --valid"));
-    }
-    if (!request_.init.empty() && is_given("preset")) {
-      throw UsageError("--preset has no effect with --init, whose model and recipe take its place");
-    }
+    if (!request_.init.empty() || !request_.tokenizer.empty())
+      refuse_given("on a tokenizer that is given", {"tokenizer", "vocab-size", "shared-vocabulary"});
+    if (!request_.valid.empty()) refuse_given("with --valid", {"validation-share", "validation-blocks"});
+    if (!request_.init.empty())
+      refuse_given("with --init, whose model and recipe take its place", {"preset"});
   }
 
   // The inputs but init: their names in a run's record, and where they go.

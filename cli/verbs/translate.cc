@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/translate.h"
@@ -46,6 +47,8 @@ class Translate : public Verb {
     const models::PackedSeq2Seq model(loaded.model, kernels::parse_weight_dtype(weight_dtype_));
     reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), options_.beam); });
     given_.set_again();
+    if (options_.beam.sample) refuse_given("with --sample", {"beam", "patience"});
+    if (!options_.beam.sample) refuse_given("without --sample", {"temperature", "top-k", "top-p", "seed"});
     suppress_words(loaded);
     beam_search(model, {}, options_.beam);  // reports invalid options before any line is read
     const train::StopSignals signals;
@@ -104,7 +107,7 @@ class Translate : public Verb {
     for (std::string word; std::getline(words, word, ' ');) {
       if (word.empty()) continue;
       for (const std::string& spelt : {word, " " + word}) {
-        options_.beam.suppress.push_back(loaded.tokenizers.target.encode(spelt));
+        options_.beam.suppress.push_back(loaded.tokenizers.target.encode(spelt, {.add_template = false}));
       }
     }
   }

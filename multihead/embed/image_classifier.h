@@ -9,6 +9,12 @@
 
 namespace multihead::embed {
 
+/// What a model reads of a pixel: (pixel · rescale_factor - mean) / deviation.
+struct ImageScaling {
+  double rescale_factor = 1.0 / 255;
+  std::vector<double> mean = {}, deviation = {};  ///< of each channel; empty: .5, as ViT's
+};
+
 /// An image encoder with a classification head, and the preprocessing of its folder's
 /// preprocessor_config.json. Images must have the model's size; they are not resized. An image's logits have
 /// the same bits in any batch.
@@ -17,6 +23,11 @@ class ImageClassifier {
   /// Reads a folder (ViTForImageClassification). Throws IoError, FormatError (a step that we lack);
   /// ValueError for a model without head.
   static ImageClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
+  /// Throws ValueError (a model without head, scaling of another number of channels).
+  explicit ImageClassifier(models::ImageEncoder encoder, ImageScaling scaling = {});
+
+  /// Writes the folder that load() and transformers read. Throws as models::save_image_encoder().
+  void save(const std::string& folder, bool overwrite = false);
 
   /// (images · rescale_factor - image_mean) / image_std, the model's input.
   ///
@@ -36,9 +47,8 @@ class ImageClassifier {
   const models::ImageEncoder& encoder() const { return encoder_; }
 
  private:
-  ImageClassifier(models::ImageEncoder encoder, const std::string& preprocessor);
-
   models::ImageEncoder encoder_;
+  ImageScaling scaling_;
   std::vector<float> factor_, shift_;  // of each channel
 };
 

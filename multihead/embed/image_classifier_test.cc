@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/files/hugging_face.h"
 
 namespace multihead::embed {
 namespace {
@@ -30,6 +31,24 @@ TEST(ImageClassifierTest, PixelsAndLogitsAreThoseOfTransformers) {
   expect_near(classifier.logits(expected.at("images")), expected.at("logits"));
   EXPECT_EQ(classifier.label(1), "dog");
   EXPECT_THROW(classifier.logits(Tensor::zeros({1, 3, 12, 13}, Dtype::f32)), ShapeError);
+}
+
+TEST(ImageClassifierTest, IsSavedWithItsScaling) {
+  const fs::path folder = fs::temp_directory_path() / concat("mh_saved_images_", getpid());
+  ImageClassifier made(models::load_image_encoder(kVit.string()),
+                       {.mean = {0.1, 0.2, 0.3}, .deviation = {0.5, 0.25, 1}});
+  EXPECT_THROW(ImageClassifier::load(folder.string()), IoError);
+  made.save(folder.string());
+  const Tensor images = Tensor::full({1, 3, 12, 12}, 51, Dtype::f32);
+  const auto pixels = ImageClassifier::load(folder.string()).pixels(images).to_vector<float>();
+  EXPECT_FLOAT_EQ(pixels[0], 0.2F);
+  EXPECT_NEAR(pixels[144], 0, 1e-7);
+  EXPECT_FLOAT_EQ(pixels[288], -0.1F);
+  const auto ours = made.logits(images).to_vector<float>(),
+             read = ImageClassifier::load(folder.string()).logits(images).to_vector<float>();
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(read[i], ours[i], 1e-5);
+  EXPECT_THROW(ImageClassifier(models::load_image_encoder(kVit.string()), {.mean = {0.1}}), ValueError);
+  fs::remove_all(folder);
 }
 
 TEST(ImageClassifierTest, StepsItLacksAreRefusedByName) {

@@ -78,6 +78,52 @@ std::vector<int32_t> turn_ends(const text::Tokenizer& tokenizer) {
   return ends;
 }
 
+namespace {
+
+// Of a model with this config.json.
+Json given_defaults(const std::string& from, const Json& config) {
+  std::string where;
+  Json json = from.empty() ? Json::object() : models::generation_json(from, where);
+  for (const std::string& key : models::generation_keys()) {
+    if (config.contains(key) && !json.contains(key)) json[key] = config.at(key);
+  }
+  return json;
+}
+
+bool is_set(const Json& json, const char* key) {
+  const Json* value = json.find(key);
+  return value != nullptr && !value->is_null();
+}
+
+void set_missing(Json& json, const char* key, const std::optional<int64_t>& value) {
+  if (value && !is_set(json, key)) json[key] = *value;
+}
+
+}  // namespace
+
+std::string saved_defaults(const std::string& from, const Json& config, const text::Tokenizer& tokenizer) {
+  Json json = given_defaults(from, config);
+  set_missing(json, "bos_token_id", tokenizer.bos_id());
+  set_missing(json, "pad_token_id", tokenizer.pad_id());
+  if (is_set(json, "eos_token_id")) return json.dump(2) + "\n";
+  std::vector<int32_t> ends = turn_ends(tokenizer);
+  if (const auto end = tokenizer.eos_id(); end && std::ranges::find(ends, *end) == ends.end())
+    ends.insert(ends.begin(), *end);
+  if (ends.size() == 1) json["eos_token_id"] = ends[0];
+  if (ends.size() > 1) json["eos_token_id"] = std::vector<Json>(ends.begin(), ends.end());
+  return json.dump(2) + "\n";
+}
+
+std::string saved_defaults(const std::string& from, const models::Seq2SeqConfig& model) {
+  const BeamOptions own;
+  Json json = given_defaults(from, models::config_to_json(model));
+  set_missing(json, "num_beams", own.beam_size);
+  // Theirs counts the token that the decoder starts with, and the end.
+  if (!is_set(json, "max_new_tokens"))
+    set_missing(json, "max_length", std::min(own.max_length + 2, model.max_positions));
+  return json.dump(2) + "\n";
+}
+
 void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOptions& options) {
   const bool sample = c.do_sample.value_or(false);
   refuse(c,

@@ -28,6 +28,14 @@ void apply(const models::GenerationConfig& config, GenerateOptions& options);
 /// Tokens that end an answer where the tokenizer's chat template writes them, besides the end of the text.
 std::vector<int32_t> turn_ends(const text::Tokenizer& tokenizer);
 
+/// generation_config.json of a language model with this config.json that is saved: what the folder or GGUF file
+/// `from` that it comes from says (empty: nothing), and the tokens that end and pad texts, without which others
+/// never stop. Throws IoError, FormatError.
+std::string saved_defaults(const std::string& from, const Json& config, const text::Tokenizer& tokenizer);
+/// The same of an encoder-decoder model: besides, the beams and the length of beam_search(), where others have
+/// their own.
+std::string saved_defaults(const std::string& from, const models::Seq2SeqConfig& model);
+
 /// Beam search options for `model`.
 /// Throws    FormatError naming a key that beam_search() has no option for, or an id that is not the model's
 void apply(const models::GenerationConfig& config, const models::Seq2SeqConfig& model, BeamOptions& options);

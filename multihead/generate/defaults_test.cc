@@ -63,6 +63,30 @@ TEST(DefaultsTest, ASearchIsAsTheFolderWantsIt) {
               HasSubstr("outside the vocabulary"));
 }
 
+TEST(DefaultsTest, AreSavedAsOthersNeedThem) {
+  models::Seq2SeqConfig small = model();
+  const Json translator = Json::parse(saved_defaults("", small));
+  EXPECT_EQ(translator.at("num_beams").as_int(), 4);
+  EXPECT_EQ(translator.at("max_length").as_int(), 258);
+  EXPECT_EQ(translator.at("eos_token_id").as_int(), 3);
+  EXPECT_EQ(translator.at("forced_eos_token_id").as_int(), 3);
+  BeamOptions options;
+  apply(models::generation_config_from_json(translator, "f"), small, options);
+  EXPECT_EQ(options.max_length, BeamOptions().max_length);
+  small.max_positions = 20;
+  EXPECT_EQ(Json::parse(saved_defaults("", small)).at("max_length").as_int(), 20);
+
+  const std::string text = "a b <|im_end|>";
+  const text::Tokenizer tokenizer = text::Tokenizer::train_characters(
+      std::vector<std::string_view>{text}, {.special = {.eos = "</s>", .pad = "<pad>"}});
+  const Json own = Json::parse(saved_defaults("", Json::object({{"vocab_size", 5}}), tokenizer));
+  EXPECT_EQ(own.at("eos_token_id").as_int(), *tokenizer.eos_id());
+  EXPECT_EQ(own.at("pad_token_id").as_int(), *tokenizer.pad_id());
+  EXPECT_FALSE(own.contains("vocab_size"));
+  const Json given = Json::object({{"eos_token_id", Json(std::vector<Json>{1, 2})}, {"top_k", 7}});
+  EXPECT_EQ(Json::parse(saved_defaults("", given, tokenizer)).at("eos_token_id").items().size(), 2);
+}
+
 TEST(DefaultsTest, SamplingIsAsTheFolderWantsIt) {
   GenerateOptions options;
   options.stop_tokens = {1};

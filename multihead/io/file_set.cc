@@ -242,6 +242,12 @@ void save_files(const std::string& folder, const FileSet& set, const FillFolder&
   replace_files(folder, set, fill);
 }
 
+FileSet model_folder_files(const std::string& folder) {
+  FileSet set = kModelFolderFiles;
+  if (foreign_files(folder, {kGenerationFile}, Look::bytes).empty()) set.emplace_back(kGenerationFile);
+  return set;
+}
+
 bool holds_other(const std::string& folder, const std::string& name, std::string_view content) {
   if (!is_there(folder, name) || !foreign_files(folder, {name}, Look::sizes).empty()) return false;
   return read_file(join(folder, name), uint64_t{1} << 32, Links::refuse) != content;

@@ -39,6 +39,10 @@ inline const FileSet kModelFolderFiles = {"config.json",
                                           "adapter_config.json",
                                           "adapter_model.safetensors"};
 
+inline constexpr const char* kGenerationFile = "generation_config.json";
+/// The same with the defaults of generation, unless somebody else has put them into the folder: those stay.
+FileSet model_folder_files(const std::string& folder);
+
 /// A training run's options, beside the model; identifies the run's folder.
 inline constexpr const char* kRunFile = "train_config.json";
 

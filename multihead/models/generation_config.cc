@@ -183,20 +183,31 @@ std::vector<int32_t> gguf_ends(const std::string& path) {
 
 }  // namespace
 
-GenerationConfig load_generation_config(const std::string& folder) {
-  if (is_gguf(folder)) return {.source = folder, .eos_token_ids = gguf_ends(folder)};
-  const std::filesystem::path path(folder);
-  const std::string own = (path / "generation_config.json").string();
-  std::error_code ignored;
-  if (std::filesystem::exists(own, ignored)) return generation_config_from_json(io::load_json(own), own);
-  if (is_adapter_folder(folder)) return load_generation_config(base_of_adapter(folder));
-  // The rest of config.json is the model's.
-  const std::string where = (path / "config.json").string();
-  const Json config = io::load_json(where);
+Json generation_json(const std::string& folder, std::string& where) {
+  where = folder;
   Json json = Json::object();
+  if (is_gguf(folder)) {
+    const std::vector<int32_t> ends = gguf_ends(folder);
+    if (!ends.empty()) json["eos_token_id"] = std::vector<Json>(ends.begin(), ends.end());
+    return json;
+  }
+  const std::filesystem::path path(folder);
+  std::error_code ignored;
+  where = (path / "generation_config.json").string();
+  if (std::filesystem::exists(where, ignored)) return io::load_json(where);
+  if (is_adapter_folder(folder)) return generation_json(base_of_adapter(folder), where);
+  // The rest of config.json is the model's.
+  where = (path / "config.json").string();
+  const Json config = io::load_json(where);
   for (const std::string& key : generation_keys()) {
     if (const Json* value = config.is_object() ? config.find(key) : nullptr) json[key] = *value;
   }
+  return json;
+}
+
+GenerationConfig load_generation_config(const std::string& folder) {
+  std::string where;
+  const Json json = generation_json(folder, where);
   return generation_config_from_json(json, where);
 }
 

@@ -103,7 +103,7 @@ RunFolder::RunFolder(std::string path, bool resume, bool overwrite) : path_(std:
 }
 
 void RunFolder::begin(Json record) {
-  io::remove_files(path_, io::kModelFolderFiles);
+  io::remove_files(path_, io::model_folder_files(path_));
   for (const char* name : {kSummaryFile, kMetricsFile, kMetricsTable}) remove(name);
   for (const io::CheckpointInfo& info : io::list_checkpoints(path_)) {
     io::remove_directory_atomically(info.path, run_);
@@ -115,8 +115,15 @@ void RunFolder::begin(Json record) {
 
 void RunFolder::publish(const io::CheckpointContents& model) {
   remove(kSummaryFile);
+  const io::FileSet set = io::model_folder_files(path_);
+  const bool has_defaults = set.back() == io::kGenerationFile;
   io::replace_files(
-      path_, io::kModelFolderFiles, [&](io::DirectoryWriter& writer) { io::write_contents(writer, model); },
+      path_, set,
+      [&](io::DirectoryWriter& writer) {
+        io::CheckpointContents contents = model;
+        if (!has_defaults) contents.files.erase(io::kGenerationFile);
+        io::write_contents(writer, contents);
+      },
       run_);
 }
 

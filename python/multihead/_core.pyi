@@ -2939,6 +2939,16 @@ class ImageClassifier:
     @property
     def encoder(self) -> ImageEncoder: ...
 
+    def __init__(self, encoder: ImageEncoder, *, image_mean: Sequence[float] = [], image_std: Sequence[float] = [], rescale_factor: float = 0.00392156862745098) -> None:
+        """
+        An encoder with a classification head that was trained on (pixel * rescale_factor - image_mean) / image_std, a number for each channel; empty: .5.
+        """
+
+    def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """
+        Writes what load() and transformers read: the model, and preprocessor_config.json.
+        """
+
     def pixels(self, images: Any) -> Tensor:
         """
         What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.

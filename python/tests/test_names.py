@@ -195,14 +195,14 @@ ELSEWHERE = {  # C++ name: what does it in Python
 }
 INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields model_fields add_model_fields",
-    "only C++ needs a type for it": "Error Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
+    "only C++ needs a type for it": "ImageScaling Error Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights check_weights read_weights resolved "
     "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor "
     "tied_parameters tokenizer_folder",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
-    "load_generation_config apply apply_rules check_rules StopStrings TextStream is_blank",
+    "load_generation_config generation_json saved_defaults apply apply_rules check_rules StopStrings TextStream is_blank",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "
     "ManifestEntry Manifest DirectoryWriter write_directory_atomically remove_directory_atomically "
     "read_manifest verify_directory_sizes "
@@ -210,7 +210,8 @@ INTERNAL = {  # reason: names
     "path_to_json path_from_json "
     "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
     "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
-    "remove_files adopt_files save_files lock_folder refuse_foreign check_complete finish_files holds_other publish_staged",
+    "remove_files adopt_files save_files lock_folder refuse_foreign check_complete finish_files holds_other publish_staged "
+    "model_folder_files",
     "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "PackedBlocks rotary_at ListCall TokenList TokenPass sum_to check name parse_schedule Candidate candidates sample append record "
@@ -234,7 +235,8 @@ INTERNAL = {  # reason: names
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
-    "C++ only so far": "ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
+    "C++ only so far": "LabelFigures LabelReport report_labels figures_of RankingScore pearson spearman Span SpannedText "
+    "read_spans parse_spans ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
     "call_prefix call_language text_or_call_language ToolCallParser",
     "generate(json_schema=, regex=, grammar=)": "Constraint ConstraintState TokenSet TokenTrie TokenTries token_tries Frame "
     "Stacks Language JsonPart Walker ByteDfa regex_language grammar_language json_schema_language json_parts_language",

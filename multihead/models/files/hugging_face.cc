@@ -185,10 +185,11 @@ void save(Model& model, const std::string& folder, bool overwrite) {
   const std::string config = json.dump(2) + "\n";
   // The tokenizer of another model goes with it.
   const bool whole = overwrite && io::holds_other(folder, "config.json", config);
-  io::save_files(folder, whole ? io::kModelFolderFiles : io::kModelFiles, [&](io::DirectoryWriter& writer) {
-    io::write_contents(
-        writer, {.tensors = {{"model.safetensors", tensors_of(model)}}, .files = {{"config.json", config}}});
-  });
+  io::save_files(folder, whole ? io::model_folder_files(folder) : io::kModelFiles,
+                 [&](io::DirectoryWriter& writer) {
+                   io::write_contents(writer, {.tensors = {{"model.safetensors", tensors_of(model)}},
+                                               .files = {{"config.json", config}}});
+                 });
 }
 
 template <class Model>

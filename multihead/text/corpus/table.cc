@@ -248,6 +248,9 @@ Table parse_table(std::string_view text, const std::string& where, const TableLa
   Columns columns(layout, where, table);
   const TableFormat known = table.format = format_of(where, format, layout.otherwise);
   if (known == TableFormat::lines) {
+    const std::vector<size_t> alone = {0};
+    MH_CHECK(std::ranges::find(layout.headerless, alone) != layout.headerless.end(), FormatError, where,
+             ": with --format text a line is one text, and these data have ", layout.expected);
     add_lines(text, table, where, format == TableFormat::lines);
   } else if (known == TableFormat::csv) {
     add_csv(text, columns, where);

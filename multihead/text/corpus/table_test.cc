@@ -75,6 +75,13 @@ TEST_F(TableTest, TextsMayComeWithoutLabels) {
   EXPECT_THAT(read_texts(put("a.tsv", "a\nb\n")).texts, ElementsAre("a", "b"));
   EXPECT_THAT(read_texts(put("a.jsonl", "{\"text\":\"a\",\"text_pair\":\"b\"}\n")).seconds, ElementsAre("b"));
   EXPECT_THAT(read_texts(put("a.txt", "a\tb\n"), TableFormat::lines).texts, ElementsAre("a\tb"));
+  try {
+    read_labelled(put("a.txt", "a\tb\n"), TableFormat::lines);
+    FAIL() << "a line has no label";
+  } catch (const FormatError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("a line is one text, and these data have two columns, text and label"));
+  }
   EXPECT_THAT([&] { read_texts(put("a.txt", "one\na\tb\n")); },
               ThrowsMessage<FormatError>(HasSubstr("line 2 has a TAB: give --format tsv")));
 }

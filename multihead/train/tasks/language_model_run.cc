@@ -9,6 +9,8 @@
 #include "multihead/core/files.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/generate/defaults.h"
+#include "multihead/io/file_set.h"
 #include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/embedding.h"
 #include "multihead/ops/loss.h"
@@ -241,6 +243,7 @@ void LanguageModelTask::save(io::CheckpointContents& contents) {
   contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
   contents.files["tokenizer.json"] = data_.tokenizer.to_json();
   contents.files["tokenizer_config.json"] = data_.tokenizer.config_json();
+  if (!defaults_.empty()) contents.files[io::kGenerationFile] = defaults_;
 }
 
 LanguageModelTask::Texts LanguageModelTask::read(const Run& run) {
@@ -313,7 +316,12 @@ LanguageModelTask LanguageModelTask::make(const Run& run, const Data& data) {
                most > 0 ? concat("the largest that fits is --batch ", most, "; --accumulate ",
                                  (s.batch + most - 1) / most, " makes up for it")
                         : "choose a smaller --context, --precision bf16 or --lora-rank");
-  return {run.settings, data};
+  LanguageModelTask task(run.settings, data);
+  // Ids of another tokenizer than init's would mean other tokens.
+  const std::string from = run.tokenizer.empty() ? run.init : "";
+  if (run.leads())
+    task.defaults_ = saved_defaults(from, models::config_to_json(task.model_.config()), data.tokenizer);
+  return task;
 }
 
 models::LanguageModel LanguageModelTask::load_init(const std::string& init) {

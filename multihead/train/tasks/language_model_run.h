@@ -88,6 +88,7 @@ class LanguageModelTask : public ModelTask<LanguageModelSettings, models::Langua
 
   const LanguageModelData& data_;
   std::optional<WindowOrder> order_;  // of a text
+  std::string defaults_;              // generation_config.json, of the leader
 };
 
 /// `data` is a text file, a file of conversations (read_dialogues), a token file or a list of token files,

@@ -5,6 +5,8 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/generate/defaults.h"
+#include "multihead/io/file_set.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/train/data/rows.h"
 
@@ -181,6 +183,13 @@ Seq2SeqTask::Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& dat
                                .bucket = settings.bucket,
                                .seed = static_cast<uint64_t>(settings.seed)}) {}
 
+Seq2SeqTask Seq2SeqTask::make(const Run& run, const Data& data) {
+  Seq2SeqTask task(run.settings, data);
+  const std::string from = run.tokenizer.empty() ? run.init : "";
+  if (run.leads()) task.defaults_ = saved_defaults(from, task.model_.config());
+  return task;
+}
+
 Task::Loss Seq2SeqTask::loss(int64_t index) {
   const PairBatch batch = make_pair_batch(data_.training, batches_.rows(index), model_.config());
   Rng rng = dropout_rng(settings_, index);
@@ -206,6 +215,7 @@ void Seq2SeqTask::save(io::CheckpointContents& contents) {
   contents.tensors["model.safetensors"] = models::seq2seq_tensors(model_);
   contents.files["config.json"] = models::config_to_json(model_.config()).dump(2) + "\n";
   contents.files.merge(pair_tokenizer_files(data_.tokenizers));
+  if (!defaults_.empty()) contents.files[io::kGenerationFile] = defaults_;
 }
 
 void average_checkpoints(models::Seq2Seq& model, const std::vector<std::string>& paths) {

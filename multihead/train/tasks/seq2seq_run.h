@@ -81,7 +81,7 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
     return PairBatches(data.training, {.batch_tokens = s.batch_tokens, .bucket = s.bucket})
         .batches_per_epoch();
   }
-  static Seq2SeqTask make(const Run& run, const Data& data) { return {run.settings, data}; }
+  static Seq2SeqTask make(const Run& run, const Data& data);
   static models::Seq2Seq load_init(const std::string& init) { return models::load_seq2seq(init); }
 
   Loss loss(int64_t index) override;
@@ -96,6 +96,7 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
  private:
   const Seq2SeqData& data_;
   PairBatches batches_;
+  std::string defaults_;  // generation_config.json, of the leader
 };
 
 /// The mean of the weights of these checkpoints, in f64. Throws FormatError if they belong to another model.

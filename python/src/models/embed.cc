@@ -234,6 +234,24 @@ void bind_image_classifier(nb::module_& m) {
       m, "ImageClassifier",
       "An encoder of images with a head, and its folder's preprocessor_config.json; nothing is resized.");
   bind_classifier(c);
+  c.def(
+      "__init__",
+      [](ImageClassifier* self, const models::ImageEncoder& encoder, std::vector<double> mean,
+         std::vector<double> deviation, double factor) {
+        new (self) ImageClassifier(
+            encoder, {.rescale_factor = factor, .mean = std::move(mean), .deviation = std::move(deviation)});
+      },
+      "encoder"_a, nb::kw_only(), "image_mean"_a = std::vector<double>(),
+      "image_std"_a = std::vector<double>(), "rescale_factor"_a = 1.0 / 255,
+      "An encoder with a classification head that was trained on (pixel * rescale_factor - image_mean) / "
+      "image_std, a number for each channel; empty: .5.");
+  c.def(
+      "save",
+      [](ImageClassifier& classifier, const Path& folder, bool overwrite) {
+        unlocked([&] { return classifier.save(folder, overwrite), 0; });
+      },
+      "folder"_a, nb::kw_only(), "overwrite"_a = false,
+      "Writes what load() and transformers read: the model, and preprocessor_config.json.");
   const auto def = [&](const char* name, Tensor (ImageClassifier::*call)(const Tensor&) const,
                        const char* doc) {
     c.def(
