@@ -36,7 +36,7 @@ TEST(PoolingTest, Gradients) {
   Rng rng(3);
   const models::TokenRows rows = rows_of({3, 1, 5});
   const Tensor x = randn({9, 4}, rng, Dtype::f64);
-  for (const Pooling how : {cls, mean, max, mean_sqrt, last}) {
+  for (const Pooling how : {cls, mean, max, mean_sqrt, last, weighted_mean}) {
     const std::vector<Pooling> both = {how, mean};
     const auto result = testing::gradcheck_one(
         [&](const std::vector<Tensor>& in) { return pooled(both, in[0], rows); }, {x.clone()});

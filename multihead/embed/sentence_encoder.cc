@@ -12,6 +12,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/folder-inl.h"
+#include "multihead/embed/modules-inl.h"
 #include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
@@ -19,16 +20,29 @@
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
+#include "multihead/ops/norm.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {
 namespace {
 
 namespace fs = std::filesystem;
+using detail::dense_functions;
 using detail::find_value;
+using detail::joined;
 
-std::string joined(const std::string& folder, const std::string& part) {
-  return part.empty() ? folder : (fs::path(folder) / part).string();
+// Of what sentence_bert_config.json may say besides the length, what would give other vectors.
+void check_transformer(const std::string& folder) {
+  const Json json = detail::read_json(folder, "sentence_bert_config.json");
+  for (const auto& [key, only] : {std::pair("transformer_task", "feature-extraction"),
+                                  {"module_output_name", "token_embeddings"},
+                                  {"query_length", ""},
+                                  {"document_length", ""},
+                                  {"query_expansion", ""}}) {
+    const Json* given = find_value(json, key);
+    MH_CHECK(given == nullptr || *given == Json(only), FormatError, folder,
+             "/sentence_bert_config.json: ", key, " ", quote(given->dump(), 80), " is not supported");
+  }
 }
 
 // A tokenizer that keeps capitals is refused where the folder wants them gone.
@@ -95,111 +109,29 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(steps[0].path)),
                          {Pooling::mean}, length);
   if (io::is_gguf_file(folder)) loaded.pooling_ = {pooling_of_gguf(folder)};
+  check_transformer(steps[0].path);
   check_lower_case(steps[0].path, loaded.tokenizer_);
-  for (size_t i = 1; i < steps.size(); ++i) {
-    const Step& step = steps[i];
-    MH_CHECK(!loaded.normalizes_, FormatError, list, ": ", step.kind, " after Normalize is not supported");
-    if (step.kind == "Pooling") {
-      loaded.read_pooling(step.path);
-    } else if (step.kind == "Dense") {
-      loaded.read_dense(step.path);
-    } else if (step.kind == "Normalize") {
-      loaded.normalizes_ = true;
-    } else {
-      throw FormatError(concat(list, ": ", quote(step.kind),
-                               " is not supported; supported are Transformer, Pooling, Dense and Normalize"));
-    }
+  for (size_t i = 1; i < steps.size(); ++i) loaded.read_module(steps[i], list);
+  // The last one is an option of encode().
+  if (!loaded.steps_.empty() && loaded.steps_.back().kind == VectorStep::Kind::normalize) {
+    loaded.steps_.pop_back();
+    loaded.normalizes_ = true;
   }
   loaded.read_prompts(folder);
   return loaded;
 }
 
-void SentenceEncoder::read_pooling(const std::string& folder) {
-  const std::string file = joined(folder, "config.json");
-  const Json json = io::load_json(file);
-  MH_CHECK(dense_.empty(), FormatError, file, ": Pooling after Dense is not supported");
-  constexpr std::pair<const char*, Pooling> kModes[] = {{"cls_token", Pooling::cls},
-                                                        {"max_tokens", Pooling::max},
-                                                        {"mean_tokens", Pooling::mean},
-                                                        {"mean_sqrt_len_tokens", Pooling::mean_sqrt},
-                                                        {"lasttoken", Pooling::last}};
-  pooling_.clear();
-  const auto is_set = [&](const std::string& mode) {
-    const Json* value = find_value(json, concat("pooling_mode_", mode).c_str());
-    return value != nullptr && value->is_bool() && value->as_bool();
-  };
-  for (const auto& [mode, how] : kModes) {
-    if (is_set(mode)) pooling_.push_back(how);
-  }
-  MH_CHECK(!is_set("weightedmean_tokens"), FormatError, file,
-           ": pooling_mode_weightedmean_tokens is not supported");
-  if (const Json* mode = find_value(json, "pooling_mode"); mode != nullptr && pooling_.empty()) {
-    MH_CHECK(mode->is_string(), FormatError, file, ": pooling_mode must be a string, got ",
-             quote(mode->dump(), 80));
-    const std::string word = mode->as_string() == "lasttoken"              ? "last"
-                             : mode->as_string() == "mean_sqrt_len_tokens" ? "mean_sqrt"
-                                                                           : mode->as_string();
-    const std::optional<Pooling> how = value_of<Pooling>(word);
-    MH_CHECK(how.has_value(), FormatError, file, ": pooling_mode ", quote(word), " is not supported");
-    pooling_ = {*how};
-  }
-  MH_CHECK(!pooling_.empty(), FormatError, file, ": it names no way of pooling");
-  if (const Json* included = find_value(json, "include_prompt")) {
-    pools_prompt_ = !included->is_bool() || included->as_bool();
-  }
-}
-
-void SentenceEncoder::read_dense(const std::string& folder) {
-  const std::string file = joined(folder, "config.json");
-  const Json json = io::load_json(file);
-  const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
-  DenseStep step = {.weight = weights.load("linear.weight").to(Dtype::f32)};
-  if (weights.contains("linear.bias")) step.bias = weights.load("linear.bias").to(Dtype::f32);
-  const Json* activation = find_value(json, "activation_function");
-  const std::string name =
-      activation != nullptr && activation->is_string() ? activation->as_string() : "Tanh";
-  step.tanh = name.ends_with("Tanh");
-  MH_CHECK(step.tanh || name.ends_with("Identity"), FormatError, file, ": activation_function ", quote(name),
-           " is not supported; supported are Tanh and Identity");
-  const int64_t width = dim();
-  MH_CHECK(step.weight.rank() == 2 && step.weight.size(1) == width, FormatError, folder,
-           ": linear.weight must be [out, ", width, "], got ", step.weight.shape());
-  MH_CHECK(!step.bias.defined() || step.bias.shape() == Shape{step.weight.size(0)}, FormatError, folder,
-           ": linear.bias must be [", step.weight.size(0), "], got ", step.bias.shape());
-  dense_.push_back(std::move(step));
-}
-
-void SentenceEncoder::read_prompts(const std::string& folder) {
-  std::error_code ignored;
-  const std::string file = joined(folder, "config_sentence_transformers.json");
-  if (!fs::exists(file, ignored)) return;
-  const Json json = io::load_json(file);
-  if (const Json* prompts = find_value(json, "prompts"); prompts != nullptr && prompts->is_object()) {
-    for (const auto& [name, prompt] : prompts->members()) {
-      MH_CHECK(prompt.is_string(), FormatError, file, ": prompt ", quote(name), " must be a text");
-      prompts_[std::string(name)] = prompt.as_string();
-    }
-  }
-  if (const Json* name = find_value(json, "default_prompt_name")) {
-    MH_CHECK(name->is_string() && prompts_.contains(name->as_string()), FormatError, file,
-             ": default_prompt_name ", quote(name->dump(), 80), " is none of its prompts");
-    default_prompt_ = name->as_string();
-  }
-  if (const Json* name = find_value(json, "similarity_fn_name")) {
-    MH_CHECK(name->is_string(), FormatError, file, ": similarity_fn_name must be a string, got ",
-             quote(name->dump(), 80));
-    similarity_ = name->as_string();
-  }
-}
-
 void SentenceEncoder::set_pooling(Pooling pooling) {
-  MH_CHECK(dense_.empty() || pooling_.size() == 1, ValueError,
-           "SentenceEncoder: a Dense module follows several ways of pooling, which one cannot replace");
+  MH_CHECK(steps_.empty() || pooling_.size() == 1, ValueError,
+           "SentenceEncoder: modules follow several ways of pooling, which one cannot replace");
   pooling_ = {pooling};
 }
 
 int64_t SentenceEncoder::dim() const {
-  return dense_.empty() ? std::ssize(pooling_) * encoder_.embed_dim() : dense_.back().weight.size(0);
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    if (step->kind == VectorStep::Kind::dense) return step->weight.size(0);
+  }
+  return std::ssize(pooling_) * encoder_.embed_dim();
 }
 
 std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
@@ -217,25 +149,39 @@ std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
     }
     prompt = found->second;
   }
-  MH_CHECK(prompt.empty() || pools_prompt_, ValueError,
-           "SentenceEncoder: the folder leaves prompts out of the pooling, which is not supported");
   return prompt;
 }
 
-Tensor SentenceEncoder::finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
-                                 std::optional<bool> normalize) const {
-  Tensor x = pooled(pooling_, features, rows);
-  for (const DenseStep& step : dense_) {
-    x = linear(x, step.weight, step.bias);
-    if (step.tanh) x = tanh(x);
-  }
+int64_t SentenceEncoder::skipped(const std::string& prompt) const {
+  if (pools_prompt_ || prompt.empty()) return 0;
+  const std::vector<int32_t> ids =
+      tokenizer_.encode(prompt, {.parse_special = true, .max_length = static_cast<size_t>(max_length_)});
+  return std::ssize(ids) - (!ids.empty() && tokenizer_.is_special(ids.back()) ? 1 : 0);
+}
+
+namespace {
+
+Tensor apply(const VectorStep& step, const Tensor& x) {
+  if (step.kind == VectorStep::Kind::normalize) return normalized_rows(x);
+  if (step.kind == VectorStep::Kind::layer_norm) return layer_norm(x, step.weight, step.bias, 1e-5);
+  const Tensor y = dense_functions().at(step.function)(linear(x, step.weight, step.bias));
+  if (!step.has_residual) return y;
+  return add(y, step.residual.defined() ? linear(x, step.residual) : x);
+}
+
+}  // namespace
+
+Tensor SentenceEncoder::finished(const Tensor& pooled, int64_t columns, std::optional<bool> normalize) const {
+  Tensor x = pooled;
+  for (const VectorStep& step : steps_) x = apply(step, x);
   if (!normalize && normalizes_) x = normalized_rows(x);  // a module of the folder, before it is truncated
   if (columns < dim()) x = contiguous(slice(x, 1, 0, columns));
   return normalize.value_or(false) ? normalized_rows(x) : x;
 }
 
 Tensor SentenceEncoder::vectors(const models::TokenRows& rows, bool normalize, Rng* rng) const {
-  return finished(encoder_.features(rows, rng), rows, dim(), normalize);
+  return finished(pooled(pooling_, encoder_.features(rows, rng), rows, skipped(prompt_of({}))), dim(),
+                  normalize);
 }
 
 std::vector<int32_t> SentenceEncoder::tokens(const std::string& text, int64_t max_length) const {
@@ -248,6 +194,7 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
            options.truncate_dim);
   const NoTape silent;
   const std::string prompt = prompt_of(options);
+  const int64_t left_out = skipped(prompt);
   const int64_t count = std::ssize(texts);
   const int64_t width = options.truncate_dim > 0 ? std::min(options.truncate_dim, dim()) : dim();
   Tensor out = Tensor::empty({count, width}, Dtype::f32);
@@ -267,7 +214,8 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
           const Autocast autocast(options.precision);
           return encoder_.features(rows).to(Dtype::f32);
         };
-        const Tensor vectors = finished(features(), rows, width, options.normalize);
+        const Tensor vectors =
+            finished(pooled(pooling_, features(), rows, left_out), width, options.normalize);
         std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
       });
   for (size_t i = 0; i < texts.size(); ++i) {

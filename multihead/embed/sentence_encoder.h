@@ -17,10 +17,17 @@
 
 namespace multihead::embed {
 
-/// activation(x · weightᵀ + bias) on the pooled vectors.
-struct DenseStep {
-  Tensor weight, bias;
-  bool tanh = false;
+/// A module after the pooling, on its vectors.
+struct VectorStep {
+  enum class Kind {
+    dense,  ///< function(x · weightᵀ + bias), and with has_residual + x or, of another size, + x · residualᵀ
+    layer_norm,  ///< with weight and bias
+    normalize,   ///< to length 1
+  };
+  Kind kind = Kind::dense;
+  Tensor weight, bias, residual;
+  bool has_residual = false;
+  std::string function = "Identity";  ///< torch.nn's name
 };
 
 struct EncodeTextOptions {
@@ -41,7 +48,7 @@ struct EncodeTextOptions {
 /// on any number of threads.
 class SentenceEncoder {
  public:
-  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, Normalize) or a
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, LayerNorm, Normalize) or a
   /// model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or left as they
   /// are, to be trained. Throws IoError, FormatError (a step that is none of these).
   static SentenceEncoder load(const std::string& folder,
@@ -59,7 +66,7 @@ class SentenceEncoder {
   Tensor vectors(const models::TokenRows& rows, bool normalize, Rng* rng = nullptr) const;
   /// A text as encode() reads it, with the folder's default prompt prepended.
   std::vector<int32_t> tokens(const std::string& text, int64_t max_length) const;
-  /// Visits the encoder; a Dense layer is not trained.
+  /// Visits the encoder; the modules after it are not trained.
   void visit(nn::Visitor& visitor) { visitor("encoder", encoder_); }
 
   /// The files of a folder of sentence-transformers besides encoder and tokenizer, by the name of the part of
@@ -67,7 +74,7 @@ class SentenceEncoder {
   std::map<std::string, io::CheckpointContents> module_files() const;
 
   int64_t dim() const;
-  /// Whether the folder scales vectors to length 1.
+  /// Whether the folder's last module scales vectors to length 1.
   bool normalizes() const { return normalizes_; }
   /// Overrides the folder's pooling. Throws ValueError (a Dense module expects a different width).
   void set_pooling(Pooling pooling);
@@ -85,17 +92,20 @@ class SentenceEncoder {
   struct Step {
     std::string kind, path;
   };
+  void read_module(const Step& step, const std::string& list);
   void read_pooling(const std::string& folder);
   void read_dense(const std::string& folder);
+  void read_layer_norm(const std::string& folder);
   void read_prompts(const std::string& folder);
+  /// The first tokens of a text with this prompt that the pooling leaves out.
+  int64_t skipped(const std::string& prompt) const;
   std::string prompt_of(const EncodeTextOptions& options) const;
-  Tensor finished(const Tensor& features, const models::TokenRows& rows, int64_t columns,
-                  std::optional<bool> normalize) const;
+  Tensor finished(const Tensor& pooled, int64_t columns, std::optional<bool> normalize) const;
 
   TextModel encoder_;
   text::Tokenizer tokenizer_;
   std::vector<Pooling> pooling_;
-  std::vector<DenseStep> dense_;
+  std::vector<VectorStep> steps_;
   bool normalizes_ = false;
   bool pools_prompt_ = true;
   int64_t max_length_ = 0;

@@ -14,6 +14,10 @@
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/ops/activation.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/norm.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {
@@ -75,17 +79,22 @@ TEST(SentenceEncoderTest, PoolsAsTheFolderSays) {
   const std::vector<float> x = make_encoder().features(rows).to_vector<float>();
   const int64_t dim = 24, count = std::ssize(tokens);
   const auto at = [&](int64_t t, int64_t i) { return x[static_cast<size_t>(t * dim + i)]; };
-  const char* const modes[] = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken"};
-  for (int mode = 0; mode < 5; ++mode) {
+  const char* const modes[] = {"cls_token", "mean_tokens",        "max_tokens", "mean_sqrt_len_tokens",
+                               "lasttoken", "weightedmean_tokens"};
+  for (int mode = 0; mode < 6; ++mode) {
     folder.write("modules.json",
                  "[" + module("Transformer", "") + "," + module("Pooling", "1_Pooling") + "]");
     folder.write("1_Pooling/config.json", concat(R"({"pooling_mode_)", modes[mode], R"(": true})"));
     const std::vector<float> got = SentenceEncoder::load(folder.path).encode(kTexts).to_vector<float>();
     for (int64_t i = 0; i < dim; ++i) {
-      double sum = 0, most = -1e30;
-      for (int64_t t = 0; t < count; ++t) sum += at(t, i), most = std::max<double>(most, at(t, i));
+      double sum = 0, most = -1e30, weighted = 0;
+      for (int64_t t = 0; t < count; ++t) {
+        sum += at(t, i), most = std::max<double>(most, at(t, i));
+        weighted += static_cast<double>(t + 1) * at(t, i);
+      }
       const auto n = static_cast<double>(count);
-      const double want[] = {at(0, i), sum / n, most, sum / std::sqrt(n), at(count - 1, i)};
+      const double want[] = {at(0, i),           sum / n,          most,
+                             sum / std::sqrt(n), at(count - 1, i), weighted / (n * (n + 1) / 2)};
       EXPECT_NEAR(got[static_cast<size_t>(dim + i)], want[mode], 1e-5) << modes[mode];
     }
   }
@@ -120,6 +129,69 @@ TEST(SentenceEncoderTest, StepsPromptsAndCutsAreApplied) {
   EXPECT_NEAR(cut[0] / cut[1], plain[0] / plain[1], 1e-4);
   EXPECT_THROW(encoder.encode(cat, {.prompt_name = "other"}), ValueError);
   EXPECT_THROW(encoder.encode(cat, {.batch_tokens = 0}), ValueError);
+}
+
+// The prompt's tokens are read, but not pooled; in a weighted mean the others keep their places.
+TEST(SentenceEncoderTest, PromptsMayBeLeftOutOfThePooling) {
+  const Folder folder;
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
+  folder.write("1/config.json", R"({"pooling_mode": ["cls", "weightedmean"], "include_prompt": false})");
+  const SentenceEncoder encoder = SentenceEncoder::load(folder.path);
+  const std::string prompt = "the cat sat ", text = "on the mat";
+  const auto tokens = make_tokenizer().encode(prompt + text);
+  const auto skipped = std::ssize(make_tokenizer().encode(prompt)), count = std::ssize(tokens);
+  const auto x = make_encoder().features(models::TokenRows::of(std::span(&tokens, 1))).to_vector<float>();
+  const auto got = encoder.encode(std::vector<std::string>{text}, {.prompt = prompt}).to_vector<float>();
+  ASSERT_EQ(got.size(), 48u);
+  for (int64_t i = 0; i < 24; ++i) {
+    double sum = 0, shares = 0;
+    for (int64_t t = skipped; t < count; ++t) {
+      sum += static_cast<double>(t + 1) * x[static_cast<size_t>(t * 24 + i)];
+      shares += static_cast<double>(t + 1);
+    }
+    EXPECT_EQ(got[static_cast<size_t>(i)], x[static_cast<size_t>(skipped * 24 + i)]);
+    EXPECT_NEAR(got[static_cast<size_t>(24 + i)], sum / shares, 1e-5);
+  }
+  EXPECT_THROW(encoder.encode(std::vector<std::string>{""}, {.prompt = prompt}), ValueError);
+}
+
+TEST(SentenceEncoderTest, ModulesFollowEachOtherInAnyOrderAndAreSaved) {
+  const Folder folder;
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "," +
+                                   module("Normalize", "2") + "," + module("Dense", "3") + "," +
+                                   module("LayerNorm", "4") + "," + module("Dense", "5") + "]");
+  folder.write("1/config.json", R"({"pooling_mode": "mean", "word_embedding_dimension": 24})");
+  folder.write("3/config.json", R"({"in_features": 24, "out_features": 6, "bias": true, "use_residual": true,
+                                    "activation_function": "torch.nn.modules.activation.Sigmoid"})");
+  folder.write("4/config.json", R"({"dimension": 6})");
+  folder.write("5/config.json",
+               R"({"bias": false, "use_residual": true, "activation_function": "torch.nn.GELU"})");
+  Rng rng(2);
+  const Tensor first = randn({6, 24}, rng), bias = randn({6}, rng), across = randn({6, 24}, rng),
+               scale = randn({6}, rng), shift = randn({6}, rng), second = randn({6, 6}, rng);
+  const std::string& at = folder.path;
+  io::save_safetensors(at + "/3/model.safetensors",
+                       {{"linear.weight", first}, {"linear.bias", bias}, {"residual.weight", across}});
+  io::save_safetensors(at + "/4/model.safetensors", {{"norm.weight", scale}, {"norm.bias", shift}});
+  io::save_safetensors(at + "/5/model.safetensors", {{"linear.weight", second}});
+  folder.write("config_sentence_transformers.json", R"({"similarity_fn_name": "dot"})");
+  const SentenceEncoder encoder = SentenceEncoder::load(at);
+  EXPECT_FALSE(encoder.normalizes());
+  EXPECT_EQ(encoder.dim(), 6);
+  const Tensor x = normalized_rows(SentenceEncoder(make_encoder(), make_tokenizer()).encode(kTexts));
+  const Tensor y = layer_norm(add(sigmoid(linear(x, first, bias)), linear(x, across)), scale, shift);
+  const auto want = add(gelu(linear(y, second)), y).to_vector<float>();
+  const auto got = encoder.encode(kTexts).to_vector<float>();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5);
+  for (const auto& [part, contents] : encoder.module_files()) {
+    for (const auto& [name, text] : contents.files) folder.write((fs::path(part) / name).string(), text);
+    for (const auto& [name, tensors] : contents.tensors)
+      io::save_safetensors((fs::path(at) / part / name).string(), tensors);
+  }
+  const SentenceEncoder again = SentenceEncoder::load(at);
+  EXPECT_EQ(again.encode(kTexts).to_vector<float>(), got);
+  EXPECT_EQ(again.similarity_fn_name(), "dot");
 }
 
 TEST(SentenceEncoderTest, AVectorHasTheSameBitsInAnyCompany) {
@@ -232,8 +304,13 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   folder.write("modules.json", "[" + module("Pooling", "") + "]");
   EXPECT_THAT(folder.error(), HasSubstr("must be a Transformer"));
   folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
-  folder.write("1/config.json", R"({"pooling_mode_weightedmean_tokens": true})");
-  EXPECT_THAT(folder.error(), HasSubstr("weightedmean"));
+  for (const auto& [config, name] :
+       {std::pair(R"({"pooling_mode": "attention"})", "pooling_mode"),
+        {R"({"pooling_mode": "mean", "word_embedding_dimension": 3})", "word_embedding_dimension"},
+        {R"({"pooling_mode": "mean", "scale": 2})", "scale"}}) {
+    folder.write("1/config.json", config);
+    EXPECT_THAT(folder.error(), HasSubstr(name));
+  }
   folder.write("1/config.json", "{}");
   EXPECT_THAT(folder.error(), HasSubstr("no way of pooling"));
   folder.write("1/config.json", R"({"pooling_mode": "mean"})");
@@ -241,6 +318,11 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   EXPECT_THAT(folder.error(), HasSubstr("max_seq_length must be positive"));
   folder.write("sentence_bert_config.json", R"({"do_lower_case": true})");
   EXPECT_THAT(folder.error(), HasSubstr("do_lower_case"));
+  folder.write("sentence_bert_config.json", R"({"transformer_task": "fill-mask"})");
+  EXPECT_THAT(folder.error(), HasSubstr("transformer_task"));
+  folder.write("sentence_bert_config.json", "{}");
+  folder.write("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})");
+  EXPECT_THAT(folder.error(), HasSubstr("model_type"));
 }
 
 TEST(NearestTest, FindsTheLargestProductsInOrder) {

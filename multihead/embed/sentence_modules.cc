@@ -3,31 +3,218 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
+#include "multihead/embed/folder-inl.h"
+#include "multihead/embed/modules-inl.h"
 #include "multihead/embed/sentence_encoder.h"
+#include "multihead/io/config.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/ops/activation.h"
+#include "multihead/ops/elementwise.h"
 
 namespace multihead::embed {
+
+namespace detail {
+
+const std::map<std::string, DenseFunction>& dense_functions() {
+  const auto activation = [](const char* name, Activation how) {
+    return DenseFunction{concat("torch.nn.modules.activation.", name),
+                         [how](const Tensor& x) { return activate(x, how); }};
+  };
+  static const std::map<std::string, DenseFunction> all = {
+      {"Identity", {"torch.nn.modules.linear.Identity", [](const Tensor& x) { return x; }}},
+      {"Tanh", {"torch.nn.modules.activation.Tanh", [](const Tensor& x) { return tanh(x); }}},
+      {"Sigmoid", {"torch.nn.modules.activation.Sigmoid", [](const Tensor& x) { return sigmoid(x); }}},
+      {"ReLU", activation("ReLU", Activation::relu)},
+      {"GELU", activation("GELU", Activation::gelu)},
+      {"SiLU", activation("SiLU", Activation::silu)}};
+  return all;
+}
+
+}  // namespace detail
+
 namespace {
+
+using detail::dense_functions;
+using detail::find_value;
+using detail::joined;
 
 std::string text_of(const Json& json) { return json.dump(2) + "\n"; }
 
-// The words of Pooling's config.json.
-constexpr std::pair<const char*, Pooling> kModes[] = {
-    {"pooling_mode_cls_token", Pooling::cls},
-    {"pooling_mode_mean_tokens", Pooling::mean},
-    {"pooling_mode_max_tokens", Pooling::max},
-    {"pooling_mode_mean_sqrt_len_tokens", Pooling::mean_sqrt},
-    {"pooling_mode_lasttoken", Pooling::last}};
+// Pooling's config.json: one flag for each way, side by side in this order, or "pooling_mode", one or a list.
+struct Mode {
+  const char* flag;
+  const char* word;
+  Pooling pooling;
+};
+constexpr Mode kModes[] = {{"pooling_mode_cls_token", "cls", Pooling::cls},
+                           {"pooling_mode_max_tokens", "max", Pooling::max},
+                           {"pooling_mode_mean_tokens", "mean", Pooling::mean},
+                           {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::mean_sqrt},
+                           {"pooling_mode_weightedmean_tokens", "weightedmean", Pooling::weighted_mean},
+                           {"pooling_mode_lasttoken", "lasttoken", Pooling::last}};
 
 Json pooling_config(const std::vector<Pooling>& pooling, int64_t dim, bool pools_prompt) {
   Json json = Json::object({{"word_embedding_dimension", dim}});
-  for (const auto& [key, mode] : kModes) {
-    json[key] = Json(std::find(pooling.begin(), pooling.end(), mode) != pooling.end());
+  for (const Mode& mode : kModes) {
+    json[mode.flag] = Json(std::find(pooling.begin(), pooling.end(), mode.pooling) != pooling.end());
   }
   json["include_prompt"] = Json(pools_prompt);
   return json;
 }
 
+std::vector<Pooling> modes_of(io::ConfigReader& config) {
+  std::vector<Pooling> modes;
+  for (const Mode& mode : kModes) {
+    if (config.boolean_or(mode.flag, false)) modes.push_back(mode.pooling);
+  }
+  const Json* words = config.find("pooling_mode");
+  if (words == nullptr || words->is_null()) return modes;
+  modes.clear();
+  const std::vector<Json> list = words->is_array()
+                                     ? std::vector<Json>(words->items().begin(), words->items().end())
+                                     : std::vector<Json>{*words};
+  for (const Json& word : list) {
+    const auto found =
+        std::ranges::find_if(kModes, [&](const Mode& mode) { return word == Json(mode.word); });
+    if (found == std::end(kModes)) {
+      config.fail("pooling_mode", concat(quote(word.dump(), 80), " is not supported"));
+    }
+    modes.push_back(found->pooling);
+  }
+  return modes;
+}
+
+// Vectors are all that a module reads and writes.
+void check_names(io::ConfigReader& config) {
+  for (const char* key : {"module_input_name", "module_output_name"}) {
+    const Json* given = config.find(key);
+    if (given != nullptr && !given->is_null() && *given != Json("sentence_embedding")) {
+      config.fail(key, concat(quote(given->dump(), 80), " is not supported"));
+    }
+  }
+  config.refuse_unknown();
+}
+
+Tensor loaded_weight(const io::SafetensorsFile& file, const char* name, const Shape& shape) {
+  const Tensor x = file.load(name).to(Dtype::f32);
+  MH_CHECK(x.shape() == shape, FormatError, file.path(), ": ", name, " must be ", shape, ", got ", x.shape());
+  return x;
+}
+
 }  // namespace
+
+void SentenceEncoder::read_module(const Step& step, const std::string& list) {
+  if (step.kind == "Pooling") {
+    read_pooling(step.path);
+  } else if (step.kind == "Dense") {
+    read_dense(step.path);
+  } else if (step.kind == "LayerNorm") {
+    read_layer_norm(step.path);
+  } else if (step.kind == "Normalize") {
+    const Json json = detail::read_json(step.path, "config.json");
+    if (json.is_object()) {
+      io::ConfigReader config(json, joined(step.path, "config.json"));
+      check_names(config);
+    }
+    steps_.push_back({.kind = VectorStep::Kind::normalize});
+  } else {
+    throw FormatError(concat(list, ": ", quote(step.kind),
+                             " is not supported; supported are Transformer, Pooling, Dense, LayerNorm and "
+                             "Normalize"));
+  }
+}
+
+void SentenceEncoder::read_pooling(const std::string& folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  io::ConfigReader config(json, file);
+  MH_CHECK(steps_.empty(), FormatError, file, ": Pooling after other modules is not supported");
+  pooling_ = modes_of(config);
+  MH_CHECK(!pooling_.empty(), FormatError, file, ": it names no way of pooling");
+  pools_prompt_ = config.boolean_or("include_prompt", true);
+  for (const char* key : {"word_embedding_dimension", "embedding_dimension"}) {
+    const int64_t width = config.integer_or(key, encoder_.embed_dim());
+    if (width != encoder_.embed_dim()) {
+      config.fail(key, concat("must be ", encoder_.embed_dim(), ", the encoder's, got ", width));
+    }
+  }
+  config.refuse_unknown();
+}
+
+void SentenceEncoder::read_dense(const std::string& folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  io::ConfigReader config(json, file);
+  VectorStep step;
+  step.function = "Tanh";
+  if (const Json* given = config.find("activation_function"); given != nullptr && !given->is_null()) {
+    const std::string path = config.string("activation_function");
+    step.function = path.substr(path.rfind('.') + 1);
+    if (!path.starts_with("torch.nn.") || !dense_functions().contains(step.function)) {
+      config.fail("activation_function",
+                  concat(quote(path, 80),
+                         " is not supported; supported are torch.nn's Tanh, Identity, ReLU, GELU, SiLU and "
+                         "Sigmoid"));
+    }
+  }
+  const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
+  const int64_t in = dim();
+  step.weight = weights.load("linear.weight").to(Dtype::f32);
+  MH_CHECK(step.weight.rank() == 2 && step.weight.size(1) == in, FormatError, folder,
+           ": linear.weight must be [out, ", in, "], got ", step.weight.shape());
+  const int64_t out = step.weight.size(0);
+  for (const auto& [key, size] : {std::pair("in_features", in), {"out_features", out}}) {
+    const int64_t given = config.integer_or(key, size);
+    if (given != size) config.fail(key, concat("must be ", size, ", the weight's, got ", given));
+  }
+  if (config.boolean_or("bias", weights.contains("linear.bias"))) {
+    step.bias = loaded_weight(weights, "linear.bias", {out});
+  }
+  step.has_residual = config.boolean_or("use_residual", false);
+  if (step.has_residual && in != out) step.residual = loaded_weight(weights, "residual.weight", {out, in});
+  check_names(config);
+  steps_.push_back(std::move(step));
+}
+
+void SentenceEncoder::read_layer_norm(const std::string& folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  io::ConfigReader config(json, file);
+  const int64_t width = config.integer_or("dimension", dim());
+  if (width != dim()) config.fail("dimension", concat("must be ", dim(), ", got ", width));
+  config.refuse_unknown();
+  const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
+  steps_.push_back({.kind = VectorStep::Kind::layer_norm,
+                    .weight = loaded_weight(weights, "norm.weight", {width}),
+                    .bias = loaded_weight(weights, "norm.bias", {width})});
+}
+
+void SentenceEncoder::read_prompts(const std::string& folder) {
+  std::error_code ignored;
+  const std::string file = joined(folder, "config_sentence_transformers.json");
+  if (!std::filesystem::exists(file, ignored)) return;
+  const Json json = io::load_json(file);
+  if (const Json* type = find_value(json, "model_type")) {
+    MH_CHECK(*type == Json("SentenceTransformer"), FormatError, file, ": model_type must be ",
+             "\"SentenceTransformer\", got ", quote(type->dump(), 80));
+  }
+  if (const Json* prompts = find_value(json, "prompts"); prompts != nullptr && prompts->is_object()) {
+    for (const auto& [name, prompt] : prompts->members()) {
+      MH_CHECK(prompt.is_string(), FormatError, file, ": prompt ", quote(name), " must be a text");
+      prompts_[std::string(name)] = prompt.as_string();
+    }
+  }
+  if (const Json* name = find_value(json, "default_prompt_name")) {
+    MH_CHECK(name->is_string() && prompts_.contains(name->as_string()), FormatError, file,
+             ": default_prompt_name ", quote(name->dump(), 80), " is none of its prompts");
+    default_prompt_ = name->as_string();
+  }
+  if (const Json* name = find_value(json, "similarity_fn_name")) {
+    MH_CHECK(name->is_string(), FormatError, file, ": similarity_fn_name must be a string, got ",
+             quote(name->dump(), 80));
+    similarity_ = name->as_string();
+  }
+}
 
 std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() const {
   std::map<std::string, io::CheckpointContents> folders;
@@ -41,20 +228,32 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
                                     {"type", concat("sentence_transformers.models.", kind)}}));
     return folders[path];
   };
+  const auto put = [](io::TensorMap& tensors, const char* name, const Tensor& tensor) {
+    if (tensor.defined()) tensors[name] = tensor;
+  };
   add("Transformer");
   add("Pooling").files["config.json"] =
       text_of(pooling_config(pooling_, encoder_.embed_dim(), pools_prompt_));
-  for (const DenseStep& step : dense_) {
-    io::CheckpointContents& part = add("Dense");
-    part.files["config.json"] =
-        text_of(Json::object({{"in_features", step.weight.size(1)},
-                              {"out_features", step.weight.size(0)},
-                              {"bias", Json(step.bias.defined())},
-                              {"activation_function", step.tanh ? "torch.nn.modules.activation.Tanh"
-                                                                : "torch.nn.modules.linear.Identity"}}));
+  for (const VectorStep& step : steps_) {
+    if (step.kind == VectorStep::Kind::normalize) {
+      add("Normalize");
+      continue;
+    }
+    const bool is_dense = step.kind == VectorStep::Kind::dense;
+    io::CheckpointContents& part = add(is_dense ? "Dense" : "LayerNorm");
     io::TensorMap& tensors = part.tensors["model.safetensors"];
-    tensors["linear.weight"] = step.weight;
-    if (step.bias.defined()) tensors["linear.bias"] = step.bias;
+    Json config = Json::object({{"dimension", step.weight.size(0)}});
+    if (is_dense) {
+      config = Json::object({{"in_features", step.weight.size(1)},
+                             {"out_features", step.weight.size(0)},
+                             {"bias", Json(step.bias.defined())},
+                             {"activation_function", dense_functions().at(step.function).path}});
+      if (step.has_residual) config["use_residual"] = true;
+    }
+    part.files["config.json"] = text_of(config);
+    put(tensors, is_dense ? "linear.weight" : "norm.weight", step.weight);
+    put(tensors, is_dense ? "linear.bias" : "norm.bias", step.bias);
+    put(tensors, "residual.weight", step.residual);
   }
   if (normalizes_) add("Normalize");
   Json prompts = Json::object();
@@ -66,7 +265,7 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
   own["config_sentence_transformers.json"] =
       text_of(Json::object({{"prompts", prompts},
                             {"default_prompt_name", default_prompt_.empty() ? Json() : Json(default_prompt_)},
-                            {"similarity_fn_name", "cosine"}}));
+                            {"similarity_fn_name", similarity_.empty() ? "cosine" : similarity_}}));
   return folders;
 }
 
