@@ -113,7 +113,36 @@ def gptj(r):
         rotary_dim=pick(r, 4, 6, 8), initializer_range=0.25, activation_function=pick(r, "gelu_new", "relu")), "decoder")
 
 
-def gemma_layers(config, model, base):
+def gpt_neo(r):
+    heads, head = sizes(r)
+    layers = pick(r, 1, 2, 3)
+    kinds = pick(r, *([k] * layers for k in ("global", "local")), ["global", "local", "global"][:layers], ["local", "global", "local"][:layers])
+    return Case(pick(r, tf.GPTNeoForCausalLM, tf.GPTNeoModel), tf.GPTNeoConfig(
+        **decoder_ids(), hidden_size=heads * head, num_heads=heads, num_layers=layers, attention_types=[[kinds, 1]], window_size=pick(r, 1, 4),
+        intermediate_size=pick(r, None, 27), max_position_embeddings=64, initializer_range=0.25,
+        activation_function=pick(r, "gelu_new", "relu")), "decoder")
+
+
+def falcon(r):
+    heads, head = sizes(r, even=True)
+    # Layers in sequence, and with biases as many heads of keys as of queries, are saved as the families that have them, too.
+    arrangement = pick(r, {}, {"multi_query": False},
+                       {"new_decoder_architecture": True, "num_kv_heads": pick(r, 1, heads)},
+                       {"new_decoder_architecture": True, "num_kv_heads": heads, "num_ln_in_parallel_attn": 1})
+    return Case(pick(r, tf.FalconForCausalLM, tf.FalconModel), tf.FalconConfig(
+        **decoder_ids(), hidden_size=heads * head, num_attention_heads=heads, num_hidden_layers=pick(r, 1, 2, 3), ffn_hidden_size=pick(r, None, 27),
+        max_position_embeddings=64, initializer_range=0.25, bias=not arrangement and pick(r, True, False), activation=pick(r, "gelu", "relu"),
+        tie_word_embeddings=pick(r, True, False), rope_parameters=pick(r, *SCALINGS), **arrangement), "decoder")
+
+
+def bloom(r):
+    heads, head = sizes(r, (1, 2, 3, 5))
+    return Case(pick(r, tf.BloomForCausalLM, tf.BloomModel), tf.BloomConfig(
+        **decoder_ids(), hidden_size=heads * head, n_head=heads, n_layer=pick(r, 1, 2, 3), initializer_range=0.25,
+        tie_word_embeddings=pick(r, True, False)), "decoder")
+
+
+def gemma_layers(config, model, base, **choices):
     def make(r):
         heads, head = sizes(r, (2, 4), even=True)
         layers = pick(r, 2, 3)
@@ -121,7 +150,8 @@ def gemma_layers(config, model, base):
         return Case(pick(r, model, model, base), config(
             **decoder_ids(), hidden_size=heads * pick(r, 11, 13), num_attention_heads=heads, num_key_value_heads=pick(r, heads, heads // 2),
             head_dim=head, intermediate_size=pick(r, 31, 45), num_hidden_layers=layers, layer_types=kinds, sliding_window=pick(r, 3, 5),
-            query_pre_attn_scalar=pick(r, 7, 16), max_position_embeddings=64, initializer_range=0.25), "decoder")
+            query_pre_attn_scalar=pick(r, 7, 16), max_position_embeddings=64, initializer_range=0.25,
+            **{key: pick(r, *options) for key, options in choices.items()}), "decoder")
 
     return make
 
@@ -178,6 +208,16 @@ def like_bert_rotated(config, stem, **choices):
         return Case(getattr(tf, stem + suffix), config(**values), "encoder")
 
     return make
+
+
+def esm(r):
+    heads, head = sizes(r, even=True)
+    suffix = pick(r, "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+    return Case(getattr(tf, "Esm" + suffix), tf.EsmConfig(
+        vocab_size=VOCABULARY, hidden_size=heads * head, num_attention_heads=heads, intermediate_size=pick(r, 31, 45),
+        num_hidden_layers=pick(r, 1, 2, 3), max_position_embeddings=70, initializer_range=0.25, num_labels=pick(r, 2, 3), pad_token_id=1,
+        mask_token_id=pick(r, *range(3, 9)), token_dropout=pick(r, True, False), position_embedding_type="rotary",
+        emb_layer_norm_before=False), "encoder")
 
 
 def t5_encoder(config, stem):
@@ -248,6 +288,19 @@ FAMILIES = {
                                {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}, SCALINGS[1])),
     "starcoder2": like_llama(tf.Starcoder2Config, tf.Starcoder2ForCausalLM, tf.Starcoder2Model, use_bias=(True, False),
                              num_key_value_heads=(1,), sliding_window=(None, 4), hidden_act=("gelu_pytorch_tanh", "relu")),
+    "olmo2": like_llama(tf.Olmo2Config, tf.Olmo2ForCausalLM, tf.Olmo2Model, attention_bias=(True, False), rope_parameters=SCALINGS),
+    "granite": like_llama(tf.GraniteConfig, tf.GraniteForCausalLM, tf.GraniteModel, attention_bias=(True, False), mlp_bias=(True, False),
+                          embedding_multiplier=(1.0, 3.5), attention_multiplier=(0.05, 0.4), residual_multiplier=(1.0, 0.3),
+                          logits_scaling=(1.0, 4.0)),
+    "smollm3": like_llama(tf.SmolLM3Config, tf.SmolLM3ForCausalLM, tf.SmolLM3Model, attention_bias=(True, False), mlp_bias=(True, False),
+                          no_rope_layer_interval=(1, 2, 3), pad_token_id=(0,)),
+    "gpt_neo": gpt_neo,
+    "falcon": falcon,
+    "bloom": bloom,
+    "llama both ways": like_llama(tf.LlamaConfig, tf.LlamaForCausalLM, tf.LlamaModel, is_causal=(False,)),
+    "eurobert": like_llama(tf.EuroBertConfig, tf.EuroBertForMaskedLM, tf.EuroBertModel, mlp_bias=(True, False), attention_bias=(True, False),
+                           mask_token_id=(2,), pad_token_id=(0,)),
+    "gemma3 both ways": gemma_layers(tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, tf.Gemma3TextModel, use_bidirectional_attention=(True,)),
     "bert": like_bert(tf.BertConfig, "Bert", hidden_act=("gelu", "relu")),
     "roberta": like_bert(tf.RobertaConfig, "Roberta", type_vocab_size=(1, 2)),
     "xlm-roberta": like_bert(tf.XLMRobertaConfig, "XLMRoberta", type_vocab_size=(1, 2)),
@@ -259,6 +312,7 @@ FAMILIES = {
     "albert": like_bert(tf.AlbertConfig, "Albert", embedding_size=(9, 13)),
     "nomic_bert": like_bert_rotated(tf.NomicBertConfig, "NomicBert", hidden_act=("silu", "gelu")),
     "gte": like_bert_rotated(tf.GteConfig, "Gte", hidden_act=("gelu", "silu"), type_vocab_size=(0, 1, 2)),
+    "esm": esm,
     "t5 encoder": t5_encoder(tf.T5Config, "T5"),
     "vit": vit,
     "marian": like_bart(tf.MarianConfig, tf.MarianMTModel),
@@ -434,7 +488,7 @@ def compare(case, dtype, sharded, seed, root):
         again = their_outputs(kind.from_pretrained(back).eval(), case, x).numpy()
     result["saved"] = difference(again, want)
     result["tokens"] = (0, 0)
-    if case.kind == "seq2seq" or (case.kind == "decoder" and ours.config.head):
+    if case.kind == "seq2seq" or (case.kind == "decoder" and ours.config.head and ours.config.causal):
         result["tokens"] = generated(theirs, ours, case, x)
     result["gradients"] = gradient_difference(our_gradients(ours, got, grads), their_grads)
     return result

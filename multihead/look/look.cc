@@ -197,6 +197,7 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
   const Numbers layers = chosen("layers", look.layers, config.num_layers),
                 heads = chosen("heads", look.heads, config.num_heads);
   Stack stack("Self-attention", config.num_layers, layers, config.num_heads, heads);
+  MH_CHECK(config.causal, ValueError, "look: a model whose tokens see later ones is not supported");
   stack.view.causal = true;
   stack.view.keys = text::token_labels(tokenizer, ids);
   check_numbers("tokens", look.rows, std::ssize(ids));
@@ -208,9 +209,10 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
   bits_for({run});
   const bool rotary = config.positions == models::Positions::rotary;
   const VectorPoints vectors = rotary ? VectorPoints{"rot_q", "rot_k"} : VectorPoints{"q", "k"};
-  if (look.measures && (rotary || !config.qk_norm)) {
+  if (look.measures && (rotary || !config.qk_norm) && config.unrotated_every == 0) {
     stack.view.neurons = plan_neurons(stack.view, config.num_heads / config.num_kv_heads, config.head_dim,
                                       config.scale_dim > 0 ? config.scale_dim : config.head_dim);
+    if (config.attention_scale > 0) stack.view.neurons->scale = config.attention_scale;
   }
   nn::Points points;
   change(points, look, config, std::ssize(ids));

@@ -1,6 +1,7 @@
 #include "multihead/models/encoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "multihead/core/error.h"
@@ -80,10 +81,13 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"relative_distance", &C::relative_distance, later, kBuckets},
       {"rotary_base", &C::rotary_base, later, kNotNegative},
       {"rotary_factor", &C::rotary_factor, later, kPositive},
+      {"rotary_digits", &C::rotary_digits, later, io::IntegerRange{0, 24}},
       {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
       {"window", &C::window, later, kSizeOrNone},
       {"global_every", &C::global_every, later, kSizeOrNone},
       {"norm", &C::norm, later},
+      {"token_dropout", &C::token_dropout, later},
+      {"mask_id", &C::mask_id, later, kSizeOrNone},
       {"embedding_norm", &C::embedding_norm, later},
       {"norm_first", &C::norm_first, later},
       {"scale_scores", &C::scale_scores, later},
@@ -127,6 +131,12 @@ EncoderConfig resolved(EncoderConfig c) {
 }
 
 int64_t head_dim(const EncoderConfig& c) { return size_of_head(c); }
+
+double detail::rounded_to(int64_t digits, double x) {
+  if (digits == 0 || x == 0) return x;
+  const int exponent = std::ilogb(x) - static_cast<int>(digits) + 1;
+  return std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
+}
 
 int64_t matrix_weights(const EncoderConfig& config) {
   const EncoderConfig c = resolved(config);
@@ -207,10 +217,30 @@ Tensor places_of(const EncoderConfig& c, const TokenRows& rows) {
   return places;
 }
 
+// What token_dropout multiplies each token's embedding by, [N, 1].
+Tensor kept_shares(const EncoderConfig& c, const TokenRows& rows) {
+  constexpr double kKeptInTraining = 1 - 0.15 * 0.8;
+  const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();
+  const std::vector<int64_t> tokens = rows.tokens.to_vector<int64_t>();
+  std::vector<float> factors(tokens.size());
+  for (size_t s = 0; s + 1 < ends.size(); ++s) {
+    const auto first = tokens.begin() + ends[s], last = tokens.begin() + ends[s + 1];
+    const auto count = static_cast<double>(last - first),
+               masked = static_cast<double>(std::count(first, last, c.mask_id));
+    for (auto t = first; t != last; ++t) {
+      if (*t == c.mask_id) continue;
+      factors[static_cast<size_t>(t - tokens.begin())] =
+          static_cast<float>(kKeptInTraining / (1 - masked / count));
+    }
+  }
+  return Tensor::of({std::ssize(factors), 1}, factors);
+}
+
 }  // namespace
 
 Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
   Tensor x = point("embed", token_embedding(rows.tokens), {.rows = 0});
+  if (config_.token_dropout) x = mul(x, kept_shares(config_, rows).to(x.dtype()));
   if (has_table(config_)) {
     x = add(x, point("pos_embed", position_embedding(places_of(config_, rows)), {.rows = 0}));
   }
@@ -219,7 +249,7 @@ Tensor Encoder::embed(const TokenRows& rows, Rng* rng) const {
     x = add(x, type_embedding(types));
   }
   if (config_.embedding_norm) x = embedding_norm(x);
-  x = dropout(x, config_.dropout_p, rng);
+  if (!config_.token_dropout) x = dropout(x, config_.dropout_p, rng);
   return config_.word_dim == config_.embed_dim ? x : embedding_projection(x);
 }
 
@@ -231,7 +261,8 @@ Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) 
   const auto angles = [&](double base) {
     RotaryScaling scaling;
     if (c.rotary_factor != 1) scaling = {.kind = RotaryScaling::Kind::linear, .factor = c.rotary_factor};
-    const std::vector<double> frequencies = rotary_frequencies(head_dim(c), base, scaling);
+    std::vector<double> frequencies = rotary_frequencies(head_dim(c), base, scaling);
+    for (double& w : frequencies) w = detail::rounded_to(c.rotary_digits, w);
     return rotary_at(rotary_table(rows.longest(), {0}, frequencies), places);
   };
   if (c.rotary_base > 0) global = angles(c.rotary_base);

@@ -59,10 +59,15 @@ struct EncoderConfig {
   int64_t relative_distance = 128;  ///< from which on all are in the last bucket
   double rotary_base = 0;           ///< of rotary positions in place of learned ones (ModernBERT); 0: learned
   double rotary_factor = 1;         ///< divides rotary positions (GTE)
+  int64_t rotary_digits = 0;        ///< binary digits that their frequencies are rounded to (ESM-2); 0: all
   double local_rotary_base = 0;     ///< of the layers with a window; 0: the same
   int64_t window = 0;               ///< tokens on either side that a layer sees; 0: all
   int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
   nn::NormKind norm = nn::NormKind::layer;
+  /// The embeddings of mask_id are zero and the others .88 over their share of the sequence, as if masked
+  /// tokens had been dropped, 12 % of them in training; nothing else drops embeddings (ESM-2).
+  bool token_dropout = false;
+  int64_t mask_id = 0;  ///< of token_dropout
   bool embedding_norm = true;
   /// Norms precede sub-layers, except for the first attention if there is an embedding_norm; a final norm
   /// follows the last layer.
@@ -98,6 +103,11 @@ EncoderConfig resolved(EncoderConfig config);
 int64_t matrix_weights(const EncoderConfig& config);
 /// Features of one head.
 int64_t head_dim(const EncoderConfig& config);
+
+namespace detail {
+/// x with so many significant binary digits (rotary_digits); 0: x.
+double rounded_to(int64_t digits, double x);
+}  // namespace detail
 
 /// features = layers(norm(words + positions + types)); every token sees the whole of its own sequence, or
 /// the part within a layer's window, and nothing of the others. A sequence has the same bits in any

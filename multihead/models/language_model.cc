@@ -29,9 +29,12 @@ nn::TransformerLayerOptions whole_layer(const LanguageModelConfig& c) {
   nn::TransformerLayerOptions o = layer_options(c, {c.attention_bias, c.out_bias, c.ffn_bias});
   o.attention.num_kv_heads = c.num_kv_heads;
   o.attention.qk_norm = c.qk_norm;
+  o.attention.qk_norm_joint = c.qk_norm_joint;
   o.attention.qk_norm_eps = c.norm_eps;
   o.attention.qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm;
   if (c.scale_dim > 0) o.attention.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
+  if (c.attention_scale > 0) o.attention.scale = c.attention_scale;
+  o.residual_factor = c.residual_factor;
   o.block = c.block;
   return o;
 }
@@ -54,6 +57,8 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"window", &C::window, later, kSizeOrNone, "window",
        "sliding window in tokens, the current one included (0: none)"},
       {"global_every", &C::global_every, later, kSizeOrNone},
+      {"global_first", &C::global_first, later},
+      {"causal", &C::causal, later},
       {"num_layers", &C::num_layers, always, kLayers, "layers", "Transformer layers"},
       {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
       {"num_kv_heads", &C::num_kv_heads, always, kSize, "kv-heads",
@@ -68,6 +73,7 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
       {"rotary_fraction", &C::rotary_fraction, later, io::NumberRange{0, 1, true}},
       {"rotary_layout", &C::rotary_layout, later},
+      {"unrotated_every", &C::unrotated_every, later, kSizeOrNone},
       {"norm", &C::norm, always, "norm", "normalisation"},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"norm_first", &C::norm_first, always, "norm-first", "normalise before each sub-layer (pre-norm)"},
@@ -77,9 +83,13 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"gated", &C::gated, always, "gated", "gated feed-forward layers (as in Llama)"},
       {"attention_bias", &C::attention_bias, always, "attention-bias", "query, key and value biases"},
       {"qk_norm", &C::qk_norm, later, "qk-norm", "normalise queries and keys per head (as in Qwen 3)"},
+      {"qk_norm_joint", &C::qk_norm_joint, later},
       {"scale_dim", &C::scale_dim, later, kSizeOrNone},
+      {"attention_scale", &C::attention_scale, later, kNotNegative},
       {"attention_softcap", &C::attention_softcap, later, kNotNegative},
       {"logit_softcap", &C::logit_softcap, later, kNotNegative},
+      {"logit_divisor", &C::logit_divisor, later, kPositive},
+      {"residual_factor", &C::residual_factor, later, kPositive},
       {"out_bias", &C::out_bias, always, "out-bias", "bias of the attention output projection"},
       {"ffn_bias", &C::ffn_bias, always, "ff-bias", "biases of the feed-forward layers"},
       {"head", &C::head, later},
@@ -87,6 +97,8 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"tie_embeddings", &C::tie_embeddings, always, "tie-embeddings", "share input and output embeddings"},
       {"scale_embeddings", &C::scale_embeddings, always, "scale-embeddings",
        "multiply embeddings by sqrt(width)"},
+      {"embedding_factor", &C::embedding_factor, later, kPositive},
+      {"embedding_norm", &C::embedding_norm, later},
       {"dropout_p", &C::dropout_p, training, kProbability, "dropout",
        "dropout on embeddings and sub-layer outputs"},
       {"attention_dropout_p", &C::attention_dropout_p, later, kProbability, "attention-dropout",
@@ -108,6 +120,8 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
   MH_CHECK(c.num_heads % c.num_kv_heads == 0, ValueError, "config: num_heads ", c.num_heads,
            " is not a multiple of num_kv_heads ", c.num_kv_heads);
+  MH_CHECK(!c.qk_norm_joint || c.pruned_heads.empty(), ValueError,
+           "config: pruned_heads and qk_norm_joint exclude each other: the norm is over all heads");
   c.pruned_heads = resolved("config: pruned_heads", c.pruned_heads, c.num_layers, whole_layer(c).attention);
   if (c.positions == Positions::rotary) {
     MH_CHECK(rotary_dim(c) >= 2, ValueError,
@@ -176,6 +190,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : conf
     if (c.local_rotary_base > 0) local_frequencies_ = rotary_frequencies(rotary_dim(c), c.local_rotary_base);
   }
   for (int64_t i = 0; i < c.num_layers; ++i) layers.emplace_back(layer_at(c, i), rng);
+  if (c.embedding_norm) embedding_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   if (c.final_norm) final_norm = nn::Norm(c.embed_dim, {.kind = c.norm, .eps = c.norm_eps});
   const double bound = 1 / std::sqrt(static_cast<double>(c.embed_dim));
   if (c.head) {
@@ -197,6 +212,7 @@ void LanguageModel::initialize(Rng& rng) {
 void LanguageModel::visit(nn::Visitor& visitor) {
   visitor("token_embedding", token_embedding);
   visitor("position_embedding", position_embedding);
+  if (config_.embedding_norm) visitor("embedding_norm", embedding_norm);
   visitor("layers", layers);
   if (config_.final_norm) visitor("final_norm", final_norm);
   if (!config_.head) return;
@@ -230,10 +246,16 @@ size_t LanguageModel::weight_bytes() {
   return total;
 }
 
-Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const {
+// The embeddings of tokens as they join their positions.
+Tensor LanguageModel::words(const Tensor& tokens) const {
   Tensor x = token_embedding(tokens);
   if (config_.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(config_.embed_dim)));
-  x = point("embed", x);
+  if (config_.embedding_factor != 1) x = scale(x, config_.embedding_factor);
+  return config_.embedding_norm ? embedding_norm(x, "embedding_norm") : x;
+}
+
+Tensor LanguageModel::embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const {
+  Tensor x = point("embed", words(tokens));
   const ContextScope* const part = ContextScope::current();
   if (part != nullptr && config_.positions == Positions::sinusoidal) {
     const Tensor table = nn::sinusoidal_positions(part->shards().length(), config_.embed_dim).to(x.dtype());
@@ -320,7 +342,8 @@ Tensor LanguageModel::logits(const Tensor& features) const {
   const Tensor raw =
       head_packed.defined() ? head_packed(features, head_bias) : linear(features, head_weight, head_bias);
   const double cap = config_.logit_softcap;
-  return cap > 0 ? scale(tanh(scale(raw, 1 / cap)), cap) : raw;
+  const Tensor logits = config_.logit_divisor == 1 ? raw : scale(raw, 1 / config_.logit_divisor);
+  return cap > 0 ? scale(tanh(scale(logits, 1 / cap)), cap) : logits;
 }
 
 Tensor LanguageModel::operator()(const Tensor& tokens, const LanguageModelCall& call) const {
@@ -329,11 +352,13 @@ Tensor LanguageModel::operator()(const Tensor& tokens, const LanguageModelCall& 
 
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, const LanguageModelCall& call,
                            double label_smoothing) const {
+  MH_CHECK(config_.causal, ValueError,
+           "LanguageModel: the next token is no target of a model whose tokens see it (causal is false)");
   const CrossEntropyOptions options = {.label_smoothing = label_smoothing};
   // From a few thousand words on, the logits of all tokens would be the largest tensor of the step.
   constexpr int64_t kManyWords = 2048;
   if (!config_.head || config_.vocab_size < kManyWords || head_bias.defined() || head_packed.defined() ||
-      config_.logit_softcap > 0)
+      config_.logit_softcap > 0 || config_.logit_divisor != 1)
     return cross_entropy((*this)(tokens, call), targets, options);
   return linear_cross_entropy(features(tokens, call), head_weight, targets, options);
 }
@@ -346,6 +371,9 @@ int64_t LanguageModel::longest() const {
 }
 
 nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o) const {
+  MH_CHECK(config_.causal, ValueError,
+           "LanguageModel: a model whose tokens see later ones (causal is false) has no state and cannot "
+           "generate");
   MH_CHECK(!o.ring || has_ring(), ValueError,
            "LanguageModel: a ring needs a model with a window in every layer");
   MH_CHECK(!o.ring || o.chunk > 0, ValueError, "LanguageModel: chunk must be positive, got ", o.chunk);

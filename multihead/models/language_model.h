@@ -29,7 +29,11 @@ struct LanguageModelConfig {
   int64_t vocab_size = 0;
   int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
   int64_t window = 0;     ///< sliding window in keys, the token included (Mistral's sliding_window); 0: none
-  int64_t global_every = 0;  ///< every global_every-th layer has no window (Gemma); 0: all layers have it
+  int64_t global_every = 0;   ///< every global_every-th layer has no window (Gemma); 0: all layers have it
+  bool global_first = false;  ///< they are the first, …, not the global_every-th, … (GPT-Neo)
+  /// Whether tokens see none after them. If not, the model gives features and logits but predicts no next
+  /// token, and `window` counts as many keys after a token as before (EuroBERT, EmbeddingGemma).
+  bool causal = true;
   int64_t num_layers = 4;
   int64_t num_heads = 4;
   int64_t num_kv_heads = 0;  ///< 0: num_heads
@@ -45,6 +49,7 @@ struct LanguageModelConfig {
   double rotary_fraction = 1;    ///< fraction of head_dim that is rotated
   RotaryLayout rotary_layout = RotaryLayout::halves;
   RotaryScaling rotary_scaling = {};
+  int64_t unrotated_every = 0;  ///< every unrotated_every-th layer rotates nothing (SmolLM3); 0: none
 
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
@@ -55,15 +60,21 @@ struct LanguageModelConfig {
   bool gated = false;
   bool attention_bias = true;    ///< of queries, keys and values
   bool qk_norm = false;          ///< RMS norm (norm_eps) of every head's queries and keys, as in Qwen 3
+  bool qk_norm_joint = false;    ///< it is over all heads together (OLMo 2)
   int64_t scale_dim = 0;         ///< scores are divided by its square root; 0: head_dim
+  double attention_scale = 0;    ///< multiplies scores, in place of the root of scale_dim (Granite); 0: none
   double attention_softcap = 0;  ///< c > 0: scores are c·tanh(score / c) (Gemma 2)
   double logit_softcap = 0;      ///< the same for the logits
+  double logit_divisor = 1;      ///< of the logits (Granite)
+  double residual_factor = 1;    ///< of each sub-layer's output (Granite)
   bool out_bias = true;          ///< of the attention's output projection
   bool ffn_bias = true;
   bool head = true;  ///< an output layer; a model without one gives features alone, for embeddings
   bool head_bias = false;
   bool tie_embeddings = true;
   bool scale_embeddings = false;  ///< embeddings · sqrt(embed_dim)
+  double embedding_factor = 1;    ///< embeddings · this (Granite)
+  bool embedding_norm = false;    ///< a norm of the embeddings (BLOOM)
 
   double dropout_p = 0;            ///< embeddings, sub-layer outputs
   double attention_dropout_p = 0;  ///< attention weights
@@ -168,13 +179,14 @@ class LanguageModel {
 
   nn::Embedding token_embedding, position_embedding;
   std::vector<nn::TransformerLayer> layers;
-  nn::Norm final_norm;
+  nn::Norm embedding_norm, final_norm;
   Tensor head_weight, head_bias;  ///< [vocab_size, embed_dim] (the token embedding's if tied), [vocab_size]
   nn::PackedLinear head_packed;   ///< if defined, in place of head_weight
 
  private:
   Tensor embed(const Tensor& tokens, const std::vector<int64_t>& starts, Rng* rng) const;
   Tensor embed(const TokenRows& rows, Rng* rng) const;
+  Tensor words(const Tensor& tokens) const;
   void check_state(const nn::DecodeState& state, const LanguageModelCall& call, int64_t batch,
                    const std::vector<int64_t>& counts) const;
   void check_length(int64_t length) const;
@@ -186,7 +198,11 @@ class LanguageModel {
   const nn::LayerCall& layer_call(LayerCalls& calls, size_t i) const;
   std::string declined(const nn::TokenPass& pass, LayerCalls& calls) const;
   bool is_global(size_t layer) const {
-    return config_.global_every > 0 && static_cast<int64_t>(layer + 1) % config_.global_every == 0;
+    const auto at = static_cast<int64_t>(layer) + (config_.global_first ? 0 : 1);
+    return config_.global_every > 0 && at % config_.global_every == 0;
+  }
+  bool is_rotated(size_t layer) const {
+    return config_.unrotated_every == 0 || static_cast<int64_t>(layer + 1) % config_.unrotated_every != 0;
   }
   void initialize(Rng& rng);
 

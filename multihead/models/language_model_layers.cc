@@ -39,8 +39,9 @@ LanguageModel::LayerCalls LanguageModel::layer_calls(const LanguageModelCall& ca
   if (!frequencies_.empty()) calls.global = table(frequencies_, rotary_amplitude(config_.rotary_scaling));
   if (!local_frequencies_.empty()) calls.local = table(local_frequencies_, 1);
   if (call.state != nullptr) return calls;
-  calls.everywhere &= causal();
-  if (config_.window > 0) calls.nearby &= window(config_.window - 1, 0);
+  if (config_.causal) calls.everywhere &= causal();
+  const int64_t reach = config_.window - 1;
+  if (config_.window > 0) calls.nearby &= window(reach, config_.causal ? 0 : reach);
   return calls;
 }
 
@@ -49,7 +50,9 @@ const nn::LayerCall& LanguageModel::layer_call(LayerCalls& calls, size_t i) cons
   nn::LayerCall& call = calls.call;
   const bool is_local = config_.window > 0 && !is_global(i);
   call.attention.mask = is_local ? calls.nearby : calls.everywhere;
-  if (!frequencies_.empty()) {
+  if (!frequencies_.empty() && !is_rotated(i)) {
+    call.attention.rotary = nullptr;
+  } else if (!frequencies_.empty()) {
     call.attention.rotary = is_local && !local_frequencies_.empty() ? &calls.local : &calls.global;
   }
   if (calls.state != nullptr) call.update.cache = &calls.state->layers[i];

@@ -1,6 +1,4 @@
 // A language model's features of sequences without padding, for embeddings.
-#include <cmath>
-
 #include "multihead/models/language_model.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/dropout.h"
@@ -14,9 +12,7 @@ using nn::detail::point;
 
 Tensor LanguageModel::embed(const TokenRows& rows, Rng* rng) const {
   const LanguageModelConfig& c = config_;
-  Tensor x = token_embedding(rows.tokens);
-  if (c.scale_embeddings) x = scale(x, std::sqrt(static_cast<double>(c.embed_dim)));
-  x = point("embed", x, {.rows = 0});
+  Tensor x = point("embed", words(rows.tokens), {.rows = 0});
   if (c.positions == Positions::sinusoidal) {
     const Tensor table = nn::sinusoidal_positions(rows.longest(), c.embed_dim).to(x.dtype());
     x = add(x, embedding(table, rows.places()));

@@ -56,9 +56,21 @@ std::vector<Case> cases() {
   ring.window = 5;
   LanguageModelConfig pruned = config_of(Positions::alibi);
   pruned.pruned_heads = {{}, {0, 2}, {}};
-  list.insert(
-      list.end(),
-      {{"llama", llama()}, {"gemma", gemma()}, {"post-norm", post}, {"ring", ring}, {"pruned", pruned}});
+  LanguageModelConfig scaled = llama();
+  scaled.residual_factor = 0.3, scaled.attention_scale = 0.2, scaled.embedding_factor = 5;
+  scaled.logit_divisor = 3, scaled.unrotated_every = 2;
+  LanguageModelConfig normed = config_of(Positions::alibi);
+  normed.embedding_norm = true;
+  LanguageModelConfig local = config_of(Positions::learned);
+  local.window = 5, local.global_every = 2, local.global_first = true;
+  list.insert(list.end(), {{"llama", llama()},
+                           {"gemma", gemma()},
+                           {"post-norm", post},
+                           {"ring", ring},
+                           {"pruned", pruned},
+                           {"scaled", scaled},
+                           {"embedding norm", normed},
+                           {"first global", local}});
   return list;
 }
 

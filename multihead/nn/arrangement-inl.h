@@ -9,10 +9,10 @@ namespace multihead::nn::detail {
 enum class Sublayer { self, cross, feed_forward };
 
 /// Returns the layer's output for the stream x. A runner has
-///   norm(norm, x, name)                     norm(x)
+///   norm(norm, x, name)                     norm(x), which is x where there is no norm
 ///   add(sublayer, x, stream)                stream + f(x)
 ///   join(sublayer, x, stream, norm, name)   {.sum = stream + f(x), .normed = norm(sum)}
-/// where f of a sandwich ends with its post-norm.
+/// where f ends with its post-norm, if it has one.
 template <class Runner, class Rows>
 Rows arrange(const TransformerLayer& layer, Runner& run, Rows x) {
   const Block block = layer.options().block;
@@ -24,7 +24,7 @@ Rows arrange(const TransformerLayer& layer, Runner& run, Rows x) {
     return run.join(Sublayer::feed_forward, x, x, layer.norm3, "norm3").normed;
   }
   Rows normed = run.norm(layer.norm1, x, "norm1");
-  if (block == Block::sequential || block == Block::sandwich) {
+  if (block == Block::sequential || layer.has_post_norms()) {
     auto joined = run.join(Sublayer::self, normed, x, layer.norm2, "norm2");
     if (has_cross) joined = run.join(Sublayer::cross, joined.normed, joined.sum, layer.norm3, "norm3");
     return run.add(Sublayer::feed_forward, joined.normed, joined.sum);

@@ -87,7 +87,8 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
   out_proj = Linear(o.num_heads * o.value_head_dim, o.embed_dim, rng, {.bias = o.out_bias});
   if (o.qk_norm) {
     const NormOptions norm = {.kind = o.qk_norm_kind, .eps = o.qk_norm_eps};
-    q_norm = Norm(o.head_dim, norm), k_norm = Norm(o.head_dim, norm);
+    q_norm = Norm(o.qk_norm_joint ? query_rows() : o.head_dim, norm);
+    k_norm = Norm(o.qk_norm_joint ? key_rows() : o.head_dim, norm);
   }
 }
 
@@ -122,7 +123,11 @@ Tensor MultiHeadAttention::project_queries(const Tensor& query) const {
   const Tensor heads = point(
       "q", split_heads(is_joint() ? project_rows(query, 0, query_rows()) : q_proj(query), options_.num_heads),
       kHeads);
-  return options_.qk_norm ? q_norm(heads, "q_norm") : heads;
+  return options_.qk_norm ? normalized(q_norm, heads, "q_norm") : heads;
+}
+
+Tensor MultiHeadAttention::normalized(const Norm& norm, const Tensor& heads, std::string_view name) const {
+  return options_.qk_norm_joint ? reshape(norm(merge_heads(heads), name), heads.shape()) : norm(heads, name);
 }
 
 MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const Tensor& key,
@@ -147,7 +152,7 @@ MultiHeadAttention::Projected MultiHeadAttention::project_keys_and_values(const 
   }
   const Tensor heads = point("k", split_heads(k, options_.num_kv_heads), kHeads);
   return {{},
-          options_.qk_norm ? k_norm(heads, "k_norm") : heads,
+          options_.qk_norm ? normalized(k_norm, heads, "k_norm") : heads,
           point("v", split_heads(v, options_.num_kv_heads), kHeads)};
 }
 
@@ -166,7 +171,8 @@ MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, c
     heads = {point("q", slice(all, 2, 0, h), kHeads), point("k", slice(all, 2, h, h + hkv), kHeads),
              point("v", slice(all, 2, h + hkv, h + 2 * hkv), kHeads)};
     if (options_.qk_norm) {
-      heads.query = q_norm(heads.query, "q_norm"), heads.key = k_norm(heads.key, "k_norm");
+      heads.query = normalized(q_norm, heads.query, "q_norm");
+      heads.key = normalized(k_norm, heads.key, "k_norm");
     }
   } else {
     heads = project_keys_and_values(key, value);

@@ -25,6 +25,7 @@ struct MultiHeadAttentionOptions {
   /// RMS norm over head_dim on the queries and keys of every head, before rotation (Qwen 3).
   bool qk_norm = false;
   double qk_norm_eps = 1e-6;
+  bool qk_norm_joint = false;  ///< the norms are over all heads together (OLMo 2)
   /// Appends a zero key and value that every query may attend to (PyTorch's add_zero_attn).
   bool zero_attn = false;
   NormKind qk_norm_kind = NormKind::rms;  ///< rms or rms_from_one (Gemma 3)
@@ -91,7 +92,7 @@ class MultiHeadAttention {
   PackedLinear in_proj_packed;          ///< if defined, in place of in_proj_weight
   Linear q_proj, k_proj, v_proj;        ///< separate form
   Linear out_proj;
-  Norm q_norm, k_norm;  ///< [head_dim], with qk_norm
+  Norm q_norm, k_norm;  ///< with qk_norm; [head_dim], with qk_norm_joint [heads · head_dim]
 
  private:
   struct Projected {
@@ -100,6 +101,7 @@ class MultiHeadAttention {
   Projected project(const Tensor& query, const Tensor& key, const Tensor& value,
                     const RotaryTable* rotary) const;
   Tensor project_queries(const Tensor& query) const;
+  Tensor normalized(const Norm& norm, const Tensor& heads, std::string_view name) const;
   Projected project_keys_and_values(const Tensor& key, const Tensor& value) const;
   bool is_joint() const { return in_proj_weight.defined() || in_proj_packed.defined(); }
   /// True if one product computes all projections.

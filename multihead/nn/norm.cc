@@ -8,11 +8,11 @@ namespace multihead::nn {
 using detail::point;
 
 Tensor Norm::operator()(const Tensor& x, std::string_view name) const {
+  if (!weight.defined()) return x;
   if (detail::looking() && !name.empty()) {
     const detail::PointPath in(name);
     if (detail::wants("scale") || detail::wants("normalized")) return at_points(x);
   }
-  if (!weight.defined()) return x;
   return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
 }
 
@@ -21,6 +21,10 @@ AddNorm Norm::add(const Tensor& x, const Tensor& residual, std::string_view name
   if (detail::looking() && !sum_name.empty()) {
     const Tensor sum = point(sum_name, multihead::add(x, residual));
     return {sum, (*this)(sum, name)};
+  }
+  if (!weight.defined()) {
+    const Tensor sum = multihead::add(x, residual);
+    return {sum, sum};
   }
   return kind_ == NormKind::layer ? add_layer_norm(x, residual, weight, bias, eps_)
                                   : add_rms_norm(x, residual, factors(), eps_);

@@ -63,7 +63,7 @@ class PointsTest : public ::testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(Blocks, PointsTest,
                          ::testing::Values(Case{}, Case{.norm_first = false}, Case{Block::parallel},
                                            Case{Block::parallel_shared}, Case{Block::sandwich},
-                                           Case{Block::attention_only}));
+                                           Case{Block::output_norms}, Case{Block::attention_only}));
 
 TEST_P(PointsTest, LookingChangesNoBit) {
   const Tensor x = input(), y = layer(x, causal_call());
@@ -85,14 +85,14 @@ TEST_P(PointsTest, TheStreamAddsUp) {
   const Tensor y = layer(input(), causal_call());
   const auto& at = points.kept();
   Tensor stream = add(at.at("resid_pre"), at.at("attn_out"));
-  if (GetParam().block == Block::sequential || GetParam().block == Block::sandwich) {
+  if (GetParam().block == Block::sequential || layer.has_post_norms()) {
     expect_near(at.at("resid_mid"), stream);
   }
   if (!GetParam().norm_first) stream = layer.norm1(at.at("resid_mid"));
   if (GetParam().block != Block::attention_only) stream = add(stream, at.at("mlp_out"));
   expect_near(at.at("resid_post"), stream);
   if (GetParam().norm_first) expect_near(y, stream);
-  if (GetParam().block != Block::sandwich) {
+  if (!layer.has_post_norms()) {
     expect_near(at.at("attn_out"), add(sum(at.at("self_attn.result"), 2), layer.self_attn.out_proj.bias));
   }
   expect_near(at.at("self_attn.pattern"), softmax(at.at("self_attn.scores")));

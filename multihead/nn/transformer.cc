@@ -1,5 +1,7 @@
 #include "multihead/nn/transformer.h"
 
+#include <cmath>
+
 #include "multihead/core/error.h"
 #include "multihead/nn/arrangement-inl.h"
 #include "multihead/nn/points-inl.h"
@@ -16,14 +18,16 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& 
            "TransformerLayer: dropout_p must be in [0, 1], got ", options.dropout_p);
   MH_CHECK(options.block == Block::sequential || (options.norm_first && !options.cross_attention), ValueError,
            "TransformerLayer: a ", word_of(options.block), " block needs norm_first and no cross_attention");
+  MH_CHECK(options.residual_factor > 0 && std::isfinite(options.residual_factor), ValueError,
+           "TransformerLayer: residual_factor must be positive, got ", options.residual_factor);
   const int64_t embed_dim = options.attention.embed_dim;
   self_attn = MultiHeadAttention(options.attention, rng);
   if (options.cross_attention) multihead_attn = MultiHeadAttention(options.attention, rng);
   if (has_feed_forward()) feed_forward = FeedForward(options.feed_forward, rng);
-  norm1 = Norm(embed_dim, options.norm);
+  if (has_norm1()) norm1 = Norm(embed_dim, options.norm);
   if (has_norm2()) norm2 = Norm(embed_dim, options.norm);
   if (options.cross_attention) norm3 = Norm(embed_dim, options.norm);
-  if (options.block == Block::sandwich) {
+  if (has_post_norms()) {
     post_norm1 = Norm(embed_dim, options.norm), post_norm2 = Norm(embed_dim, options.norm);
   }
 }
@@ -35,7 +39,8 @@ struct TransformerLayer::Modules {
   const LayerCall& call;
 
   const TransformerLayerOptions& options() const { return layer.options_; }
-  bool is_sandwich() const { return options().block == Block::sandwich; }
+  bool has_post_norms() const { return layer.has_post_norms(); }
+  bool is_scaled() const { return options().residual_factor != 1; }
   Tensor drop(const Tensor& x) const { return dropout(x, options().dropout_p, call.rng); }
 
   Tensor attend_self(const Tensor& x) const {
@@ -55,14 +60,18 @@ struct TransformerLayer::Modules {
   }
 
   Tensor run(Sublayer sublayer, const Tensor& x) const {
-    if (sublayer == Sublayer::cross) return point("cross_out", attend_memory(x));
+    if (sublayer == Sublayer::cross) return point("cross_out", scaled(attend_memory(x)));
     if (sublayer == Sublayer::self) {
       const Tensor out = attend_self(x);
-      return point("attn_out", is_sandwich() ? layer.post_norm1(out, "post_norm1") : out);
+      return point("attn_out", scaled(has_post_norms() ? layer.post_norm1(out, "post_norm1") : out));
     }
     const Tensor out = layer.feed_forward(x, call.rng);
-    if (is_sandwich()) return point("mlp_out", layer.post_norm2(drop(out), "post_norm2"));
-    return drop(point("mlp_out", out));
+    if (has_post_norms()) return point("mlp_out", scaled(layer.post_norm2(drop(out), "post_norm2")));
+    return drop(point("mlp_out", scaled(out)));
+  }
+
+  Tensor scaled(const Tensor& x) const {
+    return is_scaled() ? multihead::scale(x, options().residual_factor) : x;
   }
 
   Tensor norm(const Norm& norm, const Tensor& x, std::string_view name) const { return norm(x, name); }
@@ -74,7 +83,7 @@ struct TransformerLayer::Modules {
   }
 
   Tensor add(Sublayer sublayer, const Tensor& x, const Tensor& stream) const {
-    if (sublayer != Sublayer::feed_forward || is_sandwich() || detail::looking()) {
+    if (sublayer != Sublayer::feed_forward || has_post_norms() || is_scaled() || detail::looking()) {
       return multihead::add(stream, run(sublayer, x));
     }
     if (call.rng == nullptr || options().dropout_p == 0) return layer.feed_forward(x, call.rng, stream);
@@ -97,10 +106,10 @@ void TransformerLayer::visit(Visitor& visitor) {
     visitor("linear1", feed_forward.fc1);
     visitor("linear2", feed_forward.fc2);
   }
-  visitor("norm1", norm1);
+  if (has_norm1()) visitor("norm1", norm1);
   if (has_norm2()) visitor("norm2", norm2);
   if (options_.cross_attention) visitor("norm3", norm3);
-  if (options_.block == Block::sandwich) {
+  if (has_post_norms()) {
     visitor("post_norm1", post_norm1);
     visitor("post_norm2", post_norm2);
   }

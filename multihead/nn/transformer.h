@@ -16,11 +16,12 @@ enum class Block {
   parallel,         ///< x + f(n1(x)) + g(n2(x)) (GPT-NeoX)
   parallel_shared,  ///< x + f(n1(x)) + g(n1(x)) (GPT-J, Phi)
   sandwich,         ///< y = x + n(f(n(x))), then y + n(g(n(y))) (Gemma 2)
+  output_norms,     ///< y = x + n(f(x)), then y + n(g(y)) (OLMo 2)
   attention_only,   ///< x + f(n(x)) without a feed-forward network (Elhage et al. 2021)
 };
 constexpr auto enum_words(Block) {
   return std::to_array<std::string_view>(
-      {"sequential", "parallel", "parallel_shared", "sandwich", "attention_only"});
+      {"sequential", "parallel", "parallel_shared", "sandwich", "output_norms", "attention_only"});
 }
 
 struct TransformerLayerOptions {
@@ -31,6 +32,7 @@ struct TransformerLayerOptions {
   Block block = Block::sequential;  ///< the others need norm_first and have no cross_attention
   bool cross_attention = false;     ///< decoder layer: attends to an encoder's output
   double dropout_p = 0;             ///< on each sub-layer's output, before the residual addition
+  double residual_factor = 1;       ///< of each sub-layer's output, which it multiplies (Granite)
 };
 
 /// Options of a layer's call; see AttentionCall.
@@ -45,7 +47,7 @@ struct LayerCall {
 
 /// Shapes    x [B, T, embed_dim] -> the same
 /// Weights   named as in torch.nn.TransformerEncoderLayer / DecoderLayer: self_attn, multihead_attn, linear1,
-///           linear2, norm1, norm2, norm3; of a sandwich also post_norm1, post_norm2
+///           linear2, norm1, norm2, norm3; of a sandwich also post_norm1, post_norm2, of output_norms these alone
 class TransformerLayer {
  public:
   TransformerLayer() = default;
@@ -55,16 +57,22 @@ class TransformerLayer {
 
   const TransformerLayerOptions& options() const { return options_; }
   bool has_feed_forward() const { return options_.block != Block::attention_only; }
+  bool has_post_norms() const {
+    return options_.block == Block::sandwich || options_.block == Block::output_norms;
+  }
   void visit(Visitor& visitor);
 
   MultiHeadAttention self_attn, multihead_attn;
   FeedForward feed_forward;
   Norm norm1, norm2, norm3;
-  Norm post_norm1, post_norm2;  ///< sandwich: after attention and feed-forward
+  Norm post_norm1, post_norm2;  ///< sandwich and output_norms: after attention and feed-forward
 
  private:
   struct Modules;
-  bool has_norm2() const { return has_feed_forward() && options_.block != Block::parallel_shared; }
+  bool has_norm1() const { return options_.block != Block::output_norms; }
+  bool has_norm2() const {
+    return has_feed_forward() && has_norm1() && options_.block != Block::parallel_shared;
+  }
 
   TransformerLayerOptions options_;
 };

@@ -1830,13 +1830,15 @@ class LanguageModelConfig:
     norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, scale_dim: int = 0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
+    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, global_first: bool = False, causal: bool = True, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', unrotated_every: int = 0, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, qk_norm_joint: bool = False, scale_dim: int = 0, attention_scale: float = 0.0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, logit_divisor: float = 1.0, residual_factor: float = 1.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, embedding_factor: float = 1.0, embedding_norm: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
 
     rotary_scaling: RotaryScaling
     vocab_size: int
     context: int
     window: int
     global_every: int
+    global_first: bool
+    causal: bool
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -1856,6 +1858,7 @@ class LanguageModelConfig:
     local_rotary_base: float
     rotary_fraction: float
     rotary_layout: str
+    unrotated_every: int
     norm: str
     norm_eps: float
     norm_first: bool
@@ -1865,15 +1868,21 @@ class LanguageModelConfig:
     gated: bool
     attention_bias: bool
     qk_norm: bool
+    qk_norm_joint: bool
     scale_dim: int
+    attention_scale: float
     attention_softcap: float
     logit_softcap: float
+    logit_divisor: float
+    residual_factor: float
     out_bias: bool
     ffn_bias: bool
     head: bool
     head_bias: bool
     tie_embeddings: bool
     scale_embeddings: bool
+    embedding_factor: float
+    embedding_norm: bool
     dropout_p: float
     attention_dropout_p: float
     ffn_dropout_p: float
@@ -2522,7 +2531,7 @@ class EncoderConfig:
     The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', 'classification', 'tokens').
     """
 
-    def __init__(self, *, labels: Sequence[Any] = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, rotary_base: float = 0.0, rotary_factor: float = 1.0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, layer_bias: bool = True, ffn_in_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
+    def __init__(self, *, labels: Sequence[Any] = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, rotary_base: float = 0.0, rotary_factor: float = 1.0, rotary_digits: int = 0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', token_dropout: bool = False, mask_id: int = 0, embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, layer_bias: bool = True, ffn_in_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
 
     @property
     def labels(self) -> list[str]: ...
@@ -2547,10 +2556,13 @@ class EncoderConfig:
     relative_distance: int
     rotary_base: float
     rotary_factor: float
+    rotary_digits: int
     local_rotary_base: float
     window: int
     global_every: int
     norm: str
+    token_dropout: bool
+    mask_id: int
     embedding_norm: bool
     norm_first: bool
     scale_scores: bool

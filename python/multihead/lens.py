@@ -131,8 +131,8 @@ def _one(tokens):
 
 def _check_linear(model):
     config = model.config
-    if not (config.norm_first and config.final_norm) or config.logit_softcap > 0:
-        raise ValueError("attribution to logits needs pre-norm layers, a final norm and no logit softcap")
+    if not (config.norm_first and config.final_norm) or config.logit_softcap > 0 or config.logit_divisor != 1:
+        raise ValueError("attribution to logits needs pre-norm layers, a final norm and neither logit_softcap nor logit_divisor")
 
 
 # ---- what each part adds to a logit ----
@@ -174,7 +174,7 @@ def direct_logit_attribution(model: Any, tokens: ArrayLike, target: int, *, agai
         parts["pos_embed"] = vector("pos_embed") @ read
     for i in range(layers):
         result = vector(f"layers.{i}.self_attn.result")
-        if config.block == "sandwich":
+        if config.block in ("sandwich", "output_norms") or config.residual_factor != 1:
             parts[f"layers.{i}.attn_out"] = vector(f"layers.{i}.attn_out") @ read
         else:
             parts.update({f"layers.{i}.head.{h}": r @ read for h, r in enumerate(result)})
@@ -347,7 +347,9 @@ def integrated_gradients(model: Any, tokens: ArrayLike, metric: Callable[[Tensor
     _, cache = run_with_cache(model.features, tokens, points="embed")
     own = np.asarray(cache["embed"])[0]
     if baseline is None:
-        scale = np.sqrt(own.shape[-1]) if model.config.scale_embeddings else 1
+        if model.config.embedding_norm:
+            raise ValueError("integrated_gradients: this model normalises its embeddings; give a baseline")
+        scale = model.config.embedding_factor * (np.sqrt(own.shape[-1]) if model.config.scale_embeddings else 1)
         baseline = np.asarray(model.token_embedding.weight).mean(0) * scale
     start = np.broadcast_to(np.asarray(baseline, own.dtype), own.shape)
     where = (np.arange(steps) + 0.5) / steps

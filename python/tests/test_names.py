@@ -98,7 +98,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "load_encoder": "models.Encoder.load",
     "save_image_encoder": "models.ImageEncoder.save",
     "load_image_encoder": "models.ImageEncoder.load",
-    "DenseStep": "embed.SentenceEncoder",
+    "VectorStep": "embed.SentenceEncoder",
     "save_npy": "embed.SentenceEncoder",  # numpy.save
     "load_npy": "embed.SentenceEncoder",
     "save_seq2seq": "models.Seq2Seq.save",
@@ -253,6 +253,7 @@ MEMBERS = {  # C++ member: what does it in Python
     "LanguageModel.head_packed": "models.LanguageModel.pack_weights",
     "LanguageModel.state_options": "models.LanguageModel.state_bytes",
     "LanguageModel.has_ring": "models.LanguageModel.make_state",
+    "LanguageModel.embedding_norm": "models.LanguageModel.named_parameters",
     "MultiHeadAttention.options": "nn.MultiHeadAttention.scale",  # a property each
     "Norm.add": "add_layer_norm",
     "Norm.kind": "nn.Norm",  # arguments
@@ -260,6 +261,7 @@ MEMBERS = {  # C++ member: what does it in Python
     "Norm.factors": "nn.Norm.weight",
     "TransformerLayer.options": "nn.TransformerLayer",
     "TransformerLayer.has_feed_forward": "nn.TransformerLayer",
+    "TransformerLayer.has_post_norms": "nn.TransformerLayer",
     "Encoder.logits_at": "models.Encoder.logits",
 }
 

@@ -13,7 +13,7 @@ from transformers import (AlbertConfig, AlbertForMaskedLM, AlbertForSequenceClas
                           AlbertModel, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
                           CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
                           DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
-                          ElectraModel, GteConfig, GteForMaskedLM, GteForSequenceClassification, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
+                          ElectraModel, EsmConfig, EsmForMaskedLM, GteConfig, GteForMaskedLM, GteForSequenceClassification, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
                           ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, NomicBertConfig, NomicBertForMaskedLM, NomicBertForSequenceClassification, NomicBertModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
                           T5Config, T5EncoderModel, T5ForTokenClassification, XLMRobertaConfig, XLMRobertaForTokenClassification)
 
@@ -71,6 +71,9 @@ def models():
     yield "gte_masked_lm", GteForMaskedLM(GteConfig(**ROTARY))
     yield "gte_classifier", GteForSequenceClassification(GteConfig(
         **ROTARY, type_vocab_size=0, num_labels=3, rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 1.5}))
+    # One of the tokens masks, and some sequences have it.
+    yield "esm_masked_lm", EsmForMaskedLM(EsmConfig(**ROTARY, position_embedding_type="rotary", token_dropout=True, mask_token_id=5,
+                                                    pad_token_id=0, emb_layer_norm_before=False))
     yield "t5_tokens", T5ForTokenClassification(T5Config(**T5, num_labels=4))
 
 

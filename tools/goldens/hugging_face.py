@@ -11,7 +11,9 @@ import pathlib
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+from transformers import (AutoModelForCausalLM, BloomConfig, BloomForCausalLM, EuroBertConfig, EuroBertForMaskedLM, FalconConfig,
+                          FalconForCausalLM, GPTNeoConfig, GPTNeoForCausalLM, GraniteConfig, GraniteForCausalLM, Olmo2Config,
+                          Olmo2ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, GPTNeoXConfig, GPTNeoXForCausalLM,
                           GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
                           Phi3Config, Phi3ForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM,
@@ -61,6 +63,23 @@ def models():
     yield "gemma2", Gemma2ForCausalLM(Gemma2Config(**gemma, attn_logit_softcapping=2.0, final_logit_softcapping=3.0))
     yield "gemma3", Gemma3ForCausalLM(
         Gemma3TextConfig(**gemma, layer_types=["sliding_attention", "full_attention", "sliding_attention"]))
+    yield "olmo2", Olmo2ForCausalLM(Olmo2Config(**llama))
+    yield "granite", GraniteForCausalLM(GraniteConfig(
+        **llama, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=2.5, pad_token_id=0))
+    layers = {**llama, "num_hidden_layers": 4}
+    yield "smollm3", SmolLM3ForCausalLM(SmolLM3Config(**layers, no_rope_layer_interval=2, rope_theta=500.0, pad_token_id=0))
+    yield "gpt_neo", GPTNeoForCausalLM(
+        GPTNeoConfig(vocab_size=31, hidden_size=24, num_layers=3, num_heads=3, intermediate_size=41, max_position_embeddings=29,
+                     window_size=4, attention_types=[[["global", "local"], 1], [["global"], 1]], initializer_range=0.3))
+    falcon = dict(vocab_size=31, hidden_size=24, ffn_hidden_size=41, num_hidden_layers=2, num_attention_heads=3,
+                  max_position_embeddings=29, initializer_range=0.3)
+    yield "falcon", FalconForCausalLM(FalconConfig(**falcon, bias=True))
+    yield "falcon_two_norms", FalconForCausalLM(FalconConfig(**falcon, new_decoder_architecture=True))
+    yield "bloom", BloomForCausalLM(BloomConfig(vocab_size=31, hidden_size=24, n_layer=2, n_head=3, initializer_range=0.3))
+    yield "eurobert", EuroBertForMaskedLM(EuroBertConfig(**llama, pad_token_id=0, mlp_bias=True))
+    yield "gemma3_both_ways", Gemma3ForCausalLM(
+        Gemma3TextConfig(**{**gemma, "sliding_window": 6}, use_bidirectional_attention=True,
+                         layer_types=["sliding_attention", "full_attention", "sliding_attention"]))
 
 
 def write(wanted):

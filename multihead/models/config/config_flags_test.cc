@@ -60,36 +60,39 @@ constexpr const char* kFlags[] = {"_remove_final_layer_norm",
                                   "a_flag_of_tomorrow"};
 
 // Which of them change no logits, whatever they say: each is neutral in transformers too.
-const std::set<std::string> kNeutral = {"is_decoder",          // of decoders; encoders refuse it
-                                        "is_encoder_decoder",  // of a T5 that is read for its encoder
-                                        "is_gated_act",        // follows from feed_forward_proj
-                                        "attention_bias",      // of Qwen 2, which has biases whatever it says
-                                        "reorder_and_upcast_attn",  // precision of half types
-                                        "scale_decoder_outputs",
-                                        "sinusoidal_pos_embds",
-                                        "sparse_prediction",
-                                        "tie_word_embeddings",
-                                        "use_cache",
-                                        "use_sliding_window",  // of Qwen: layer_types decides
-                                        "output_past",
-                                        "output_attentions",
-                                        "output_hidden_states",
-                                        "return_dict",
-                                        "torchscript",
-                                        "use_bfloat16",
-                                        "remove_invalid_values",
-                                        "do_sample",
-                                        "early_stopping",
-                                        "return_dict_in_generate",
-                                        "output_scores",
-                                        "tf_legacy_loss",
-                                        "gradient_checkpointing",
-                                        "deterministic_flash_attn",
-                                        "repad_logits_with_grad",
-                                        "summary_use_proj",
-                                        "summary_proj_to_labels",
-                                        "tie_weights_",
-                                        "reference_compile"};
+const std::set<std::string> kNeutral = {
+    "is_decoder",               // of decoders; encoders refuse it
+    "is_encoder_decoder",       // of a T5 that is read for its encoder
+    "is_gated_act",             // follows from feed_forward_proj
+    "attention_bias",           // of Qwen 2, which has biases whatever it says
+    "reorder_and_upcast_attn",  // precision of half types
+    "multi_query",              // of Falcon's newer arrangement, which says it otherwise
+    "scale_decoder_outputs",
+    "slow_but_exact",  // of BLOOM: the same sum in parts
+    "sinusoidal_pos_embds",
+    "sparse_prediction",
+    "tie_word_embeddings",
+    "use_cache",
+    "use_sliding_window",  // of Qwen: layer_types decides
+    "output_past",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "torchscript",
+    "use_bfloat16",
+    "remove_invalid_values",
+    "do_sample",
+    "early_stopping",
+    "return_dict_in_generate",
+    "output_scores",
+    "tf_legacy_loss",
+    "gradient_checkpointing",
+    "deterministic_flash_attn",
+    "repad_logits_with_grad",
+    "summary_use_proj",
+    "summary_proj_to_labels",
+    "tie_weights_",
+    "reference_compile"};
 
 struct Counts {
   int honoured = 0, refused = 0, neutral = 0, same = 0;

@@ -20,6 +20,13 @@ namespace gemma { Family<LanguageModelConfig> gemma(), gemma2(), gemma3(); }
 namespace gptj { Family<LanguageModelConfig> gptj(); }
 namespace stablelm { Family<LanguageModelConfig> stablelm(); }
 namespace starcoder2 { Family<LanguageModelConfig> starcoder2(); }
+namespace olmo2 { Family<LanguageModelConfig> olmo2(); }
+namespace granite { Family<LanguageModelConfig> granite(); }
+namespace smollm3 { Family<LanguageModelConfig> smollm3(); }
+namespace gpt_neo { Family<LanguageModelConfig> gpt_neo(); }
+namespace falcon { Family<LanguageModelConfig> falcon(); }
+namespace bloom { Family<LanguageModelConfig> bloom(); }
+namespace eurobert { Family<LanguageModelConfig> eurobert(); }
 namespace marian { Family<Seq2SeqConfig> marian(), pegasus(); }
 namespace bart { Family<Seq2SeqConfig> bart(), mbart(); }
 namespace t5 { Family<Seq2SeqConfig> t5(), mt5(); }
@@ -30,6 +37,7 @@ namespace modernbert { Family<EncoderConfig> modernbert(); }
 namespace albert { Family<EncoderConfig> albert(); }
 namespace nomic_bert { Family<EncoderConfig> nomic_bert(); }
 namespace gte { Family<EncoderConfig> gte(), gte_new(); }
+namespace esm { Family<EncoderConfig> esm(); }
 namespace t5_encoder { Family<EncoderConfig> t5_encoder(), mt5_encoder(); }
 namespace vit { Family<ImageEncoderConfig> vit(); }
 namespace own {
@@ -65,6 +73,22 @@ Family<Config> with_causality(Family<Config> family, bool is_causal) {
   return family;
 }
 
+// The same where transformers means it: in Llama and its kin, without a window.
+Family<LanguageModelConfig> with_either_causality(Family<LanguageModelConfig> family) {
+  using C = LanguageModelConfig;
+  family.keys.push_back({"is_causal",
+                         [](io::ConfigReader& r, const std::string& key, C& c) {
+                           const Json* given = r.find(key);
+                           c.causal = given == nullptr || r.boolean(key);
+                           if (!c.causal && c.window > 0) r.fail(key, "false is not supported with a window");
+                         },
+                         [](const C& c, const std::string& key, Json& json) {
+                           if (!c.causal) json[key] = false;
+                         },
+                         row_of(&C::causal)});
+  return family;
+}
+
 // "architectures" tells whether there is an output layer.
 Family<LanguageModelConfig> with_base(Family<LanguageModelConfig> family) {
   using C = LanguageModelConfig;
@@ -87,10 +111,16 @@ template <>
 const std::vector<Family<LanguageModelConfig>>& families() {
   static const std::vector<Family<LanguageModelConfig>> all = [] {
     std::vector<Family<LanguageModelConfig>> list;
-    for (auto* family : {gpt2::gpt2, gpt_neox::gpt_neox, opt::opt, phi::phi, llama::llama, mistral::mistral,
-                         qwen2::qwen2, qwen3::qwen3, phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3,
-                         gptj::gptj, stablelm::stablelm, starcoder2::starcoder2})
+    for (auto* family : {gpt2::gpt2, gpt_neox::gpt_neox, opt::opt, phi::phi})
       list.push_back(with_causality(with_base(family()), true));
+    for (auto* family : {llama::llama, mistral::mistral, qwen2::qwen2, qwen3::qwen3, olmo2::olmo2,
+                         granite::granite, smollm3::smollm3})
+      list.push_back(with_either_causality(with_base(family())));
+    for (auto* family :
+         {phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3, gptj::gptj, stablelm::stablelm,
+          starcoder2::starcoder2, gpt_neo::gpt_neo, falcon::falcon, bloom::bloom})
+      list.push_back(with_causality(with_base(family()), true));
+    list.push_back(with_causality(with_base(eurobert::eurobert()), false));
     list.push_back(own::language_model());
     return list;
   }();
@@ -117,7 +147,7 @@ const std::vector<Family<EncoderConfig>>& families() {
     for (auto* family :
          {bert::bert, bert::roberta, bert::xlm_roberta, bert::camembert, bert::mpnet, distilbert::distilbert,
           bert::electra, modernbert::modernbert, albert::albert, t5_encoder::t5_encoder,
-          t5_encoder::mt5_encoder, nomic_bert::nomic_bert, gte::gte, gte::gte_new})
+          t5_encoder::mt5_encoder, nomic_bert::nomic_bert, gte::gte, gte::gte_new, esm::esm})
       list.push_back(with_causality(family(), false));
     list.push_back(own::encoder());
     return list;

@@ -49,6 +49,7 @@ struct RotaryNames {
   const char* base = "rope_theta";
   const char* fraction = nullptr;
   double default_fraction = 1;
+  double default_base = 10000;
 };
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
 /// The same of an encoder, whose scaling is linear, or "ntk" as GTE's remote code has it.

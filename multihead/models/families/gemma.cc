@@ -122,14 +122,31 @@ Family<C> with_sandwich(Family<C> family) {
 ConfigKeys<C> later_keys(const ConfigKey<C>& attention_cap, double logit_cap) {
   return {llama::attention_bias(),
           R::field("query_pre_attn_scalar", &C::scale_dim, 256),
-          R::field("sliding_window", &C::window, 4096),
           attention_cap,
           softcap("final_logit_softcapping", &C::logit_softcap, logit_cap),
-          R::only("use_bidirectional_attention", false),
           {"hidden_act"},
           {"sliding_window_pattern"},
           {"_sliding_window_pattern"},
           {"cache_implementation"}};
+}
+
+// Where tokens see later ones, the file counts both sides of the window.
+ConfigKeys<C> window_keys() {
+  const auto read_causal = [](Reader& r, const std::string& key, C& c) {
+    c.causal = !r.boolean_or(key, false);
+  };
+  const auto write_causal = [](const C& c, const std::string& key, Json& json) {
+    if (!c.causal) json[key] = true;
+  };
+  const auto read = [](Reader& r, const std::string& key, C& c) {
+    c.window = r.integer_or(key, 4096, kSize);
+    if (!c.causal) c.window = c.window / 2 + 1;
+  };
+  const auto write = [](const C& c, const std::string& key, Json& json) {
+    json[key] = c.causal ? c.window : 2 * (c.window - 1);
+  };
+  return {{"use_bidirectional_attention", read_causal, write_causal, row_of(&C::causal)},
+          {"sliding_window", read, write, row_of(&C::window)}};
 }
 
 constexpr llama::Defaults kLater = {.num_kv_heads = 4,
@@ -149,6 +166,8 @@ Family<C> gemma() {
 
 Family<C> gemma2() {
   ConfigKeys<C> keys = later_keys(softcap("attn_logit_softcapping", &C::attention_softcap, 50), 30);
+  keys.push_back(R::field("sliding_window", &C::window, 4096));
+  keys.push_back(R::only("use_bidirectional_attention", false));
   keys.push_back(layer_kinds(2));
   return with_sandwich(like_gemma("gemma2", "Gemma2ForCausalLM", is_gemma2, keys, kLater));
 }
@@ -156,6 +175,7 @@ Family<C> gemma2() {
 Family<C> gemma3() {
   // transformers has a key for it, and computes without.
   ConfigKeys<C> keys = later_keys(R::only("attn_logit_softcapping", Json()), 0);
+  for (const ConfigKey<C>& key : window_keys()) keys.push_back(key);
   keys.push_back(layer_kinds(6));
   keys.push_back(two_rotary_bases());
   keys.push_back({"rope_theta", {}, {}, row_of(&C::rotary_base)});

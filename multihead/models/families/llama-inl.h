@@ -14,6 +14,8 @@ struct Defaults {
   const char* activation_key = "hidden_act";
   Activation activation = Activation::silu;
   bool tied = false;
+  double norm_eps = 1e-6;
+  double rotary_base = 10000;
 };
 
 /// Llama with other rows of config.json after its own, and other models of its kind: rotary positions, RMS
@@ -33,6 +35,8 @@ void add_layer_weights(WeightMap& map, const LanguageModelConfig& c, const std::
 Keys::value_type layer_types();
 /// Layers from max_window_layers on have a window; ours have one for all or none.
 Keys::value_type refuse_windows();
+/// "pad_token_id": null, where transformers would take a token of the published vocabulary, which others lack.
+Keys::value_type no_padding();
 /// One field for the biases of all four projections.
 Keys::value_type attention_bias();
 

@@ -22,11 +22,11 @@ Keys common_keys(Defaults defaults) {
           R::key("num_key_value_heads", &C::num_kv_heads, kv_heads),
           R::field("head_dim", &C::head_dim, defaults.head_dim),
           R::field(defaults.activation_key, &C::activation, defaults.activation),
-          R::field("rms_norm_eps", &C::norm_eps, 1e-6),
+          R::field("rms_norm_eps", &C::norm_eps, defaults.norm_eps),
           R::field("attention_dropout", &C::attention_dropout_p, 0),
           R::field("initializer_range", &C::init_std, 0.02),
           R::field("tie_word_embeddings", &C::tie_embeddings, defaults.tied),
-          rotary_key(),
+          rotary_key({.default_base = defaults.rotary_base}),
           R::only("is_encoder_decoder", false),
           {"max_sequence_length"},  // of Llama's first conversions; nothing reads it
           {"max_window_layers"}};
@@ -97,6 +97,10 @@ Keys::value_type refuse_windows() {
             if (!typed && r.integer_or("max_window_layers", 28) >= c.num_layers) return;
             if (!typed) r.fail(key, "true is not supported");
           }};
+}
+
+Keys::value_type no_padding() {
+  return {"pad_token_id", {}, [](const C&, const std::string& key, Json& json) { json[key] = Json(); }};
 }
 
 Keys::value_type attention_bias() {

@@ -74,7 +74,7 @@ Json rotary_json(const LanguageModelConfig& c) { return rope_json(c, {}); }
 namespace {
 
 void read_rotary(io::ConfigReader& config, LanguageModelConfig& c, const RotaryNames& names) {
-  const double base = config.number_or(names.base, 10000, kPositive);
+  const double base = config.number_or(names.base, names.default_base, kPositive);
   c.rotary_base = base;
   if (names.fraction != nullptr) {
     c.rotary_fraction = config.number_or(names.fraction, names.default_fraction, {.min = 0, .max = 1});

@@ -52,7 +52,14 @@ const char* const kFixtures[] = {"gpt2",
                                  "gptj",
                                  "stablelm",
                                  "stablelm_parallel",
-                                 "starcoder2"};
+                                 "starcoder2",
+                                 "olmo2",
+                                 "granite",
+                                 "smollm3",
+                                 "gpt_neo",
+                                 "falcon",
+                                 "falcon_two_norms",
+                                 "bloom"};
 
 TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
   for (const char* name : kFixtures) {
@@ -63,6 +70,30 @@ TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
     const auto want = expected.at("logits").to_vector<double>();
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << name << " at " << i;
+  }
+}
+
+// They have logits, but predict no next token.
+TEST(HuggingFaceTest, TokensThatSeeTheWholeTextHaveTheLogitsOfTransformers) {
+  for (const char* name : {"eurobert", "gemma3_both_ways"}) {
+    LanguageModel model = load_language_model((kData / name).string());
+    EXPECT_FALSE(model.config().causal);
+    const io::TensorMap expected = io::load_safetensors((kData / name / "expected.safetensors").string());
+    const Tensor& tokens = expected.at("tokens");
+    const auto got = model(tokens).to_vector<double>(), want = expected.at("logits").to_vector<double>();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << name << " at " << i;
+    const TokenRows rows = TokenRows::of(std::vector<std::vector<int32_t>>{{3, 1, 4, 1, 5, 9, 2}, {6, 5}});
+    const auto together = model.features(rows).to_vector<double>();
+    const auto alone = model.features(reshape(slice(rows.tokens, 0, 0, 7), {1, 7})).to_vector<double>();
+    for (size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(together[i], alone[i], 1e-5) << name;
+    EXPECT_THROW(model.make_state(1), ValueError);
+    EXPECT_THROW(model.loss(tokens, tokens), ValueError);
+    const Folder saved;
+    save_language_model(model, saved.path.string());
+    EXPECT_EQ(load_language_model(saved.path.string()).config(), model.config());
+    EXPECT_EQ(io::SafetensorsFile(saved.path.string()).names(),
+              io::SafetensorsFile((kData / name).string()).names());
   }
 }
 

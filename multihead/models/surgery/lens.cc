@@ -128,10 +128,10 @@ std::vector<double> integrated_gradients(const LanguageModel& model, const Tenso
   {
     const NoTape silent;
     const Tensor& table = model.token_embedding.weight;
-    const double embedding_scale =
-        model.config().scale_embeddings ? std::sqrt(static_cast<double>(width)) : 1;
-    const Tensor mean = scale(sum(table, 0), embedding_scale / static_cast<double>(table.size(0)));
-    difference = sub(own, mean);
+    const LanguageModelConfig& c = model.config();
+    const double root = c.scale_embeddings ? std::sqrt(static_cast<double>(width)) : 1;
+    const Tensor mean = scale(sum(table, 0), root * c.embedding_factor / static_cast<double>(table.size(0)));
+    difference = sub(own, model.embedding_norm(mean));
     std::vector<Tensor> points;
     for (int64_t i = 0; i < steps; ++i) {
       const double rest = 1 - (static_cast<double>(i) + 0.5) / static_cast<double>(steps);

@@ -84,6 +84,7 @@ std::string TokenPass::declined(const TransformerLayer& layer, const LayerCall& 
   }
   if (a.score_mod) return "attention with score_mod";
   if (o.zero_attn) return "attention with zero_attn";
+  if (o.qk_norm_joint) return "norms over all heads together";
   if (layer.options().cross_attention) return "cross-attention";
   const auto block = layer.options().block;
   const bool has_norm2 = block != Block::parallel_shared && block != Block::attention_only;
@@ -122,7 +123,7 @@ float* TokenPass::spare(const float* x) {
   return x == normed ? get(branch_, width_) : normed;
 }
 
-const float* TokenPass::normalize(const Norm& norm, const float* x, const float* residual, float* sum) {
+float* TokenPass::normalize(const Norm& norm, const float* x, const float* residual, float* sum) {
   const Tensor factors = norm.factors();
   float *moments = get(moments_, 2), *y = spare(x);
   kernels::norm(kernels::NormArgs<float>{.rows = rows_,
@@ -296,7 +297,10 @@ struct TokenPass::Runner {
   const LayerCall* call = nullptr;
   const ListCall* lists = nullptr;
 
-  bool is_sandwich() const { return layer.options().block == Block::sandwich; }
+  bool has_post_norms() const { return layer.has_post_norms(); }
+  float factor() const { return static_cast<float>(layer.options().residual_factor); }
+  // Whether a sub-layer's output changes before it joins the stream.
+  bool is_apart() const { return has_post_norms() || factor() != 1; }
   static Matrix matrix_of(const Linear& x) { return {x.weight, x.packed, x.bias}; }
 
   void run(Sublayer sublayer, const float* x, float* y, const float* residual) {
@@ -340,27 +344,32 @@ struct TokenPass::Runner {
     pass.multiply(matrix_of(f.fc2), hidden, y, Activation::none, residual);
   }
 
-  const float* run_and_norm(Sublayer sublayer, const float* x) {
+  const float* run_apart(Sublayer sublayer, const float* x) {
     float* y = pass.spare(x);
     run(sublayer, x, y, nullptr);
-    return pass.normalize(sublayer == Sublayer::self ? layer.post_norm1 : layer.post_norm2, y);
+    if (has_post_norms()) {
+      const Norm& norm = sublayer == Sublayer::self ? layer.post_norm1 : layer.post_norm2;
+      y = pass.normalize(norm, y);
+    }
+    for (int64_t i = 0; factor() != 1 && i < pass.rows_ * pass.width_; ++i) y[i] *= factor();
+    return y;
   }
 
   const float* norm(const Norm& norm, const float* x, std::string_view) { return pass.normalize(norm, x); }
 
   Joined join(Sublayer sublayer, const float* x, const float* stream, const Norm& norm, std::string_view) {
     float* sum = pass.other_stream(stream);
-    if (is_sandwich()) return {sum, pass.normalize(norm, run_and_norm(sublayer, x), stream, sum)};
+    if (is_apart()) return {sum, pass.normalize(norm, run_apart(sublayer, x), stream, sum)};
     run(sublayer, x, sum, stream);
     return {sum, pass.normalize(norm, sum)};
   }
 
   const float* add(Sublayer sublayer, const float* x, const float* stream) {
     float* sum = pass.other_stream(stream);
-    if (is_sandwich()) {
+    if (is_apart()) {
       const int64_t count = pass.rows_ * pass.width_;
       std::copy_n(stream, count, sum);
-      kernels::accumulate(sum, run_and_norm(sublayer, x), count);
+      kernels::accumulate(sum, run_apart(sublayer, x), count);
     } else {
       run(sublayer, x, sum, stream);
     }

@@ -64,8 +64,7 @@ class TokenPass {
   float* get(Rows& rows, int64_t width);
   float* other_stream(const float* x) { return get(streams_[x == get(streams_[0], width_) ? 1 : 0], width_); }
   float* spare(const float* x);
-  const float* normalize(const Norm& norm, const float* x, const float* residual = nullptr,
-                         float* sum = nullptr);
+  float* normalize(const Norm& norm, const float* x, const float* residual = nullptr, float* sum = nullptr);
   void normalize_heads(const Norm& norm, float* heads, int64_t count, int64_t stride);
   void multiply(const Matrix& m, const float* x, float* y, Activation activation = Activation::none,
                 const float* residual = nullptr) const;

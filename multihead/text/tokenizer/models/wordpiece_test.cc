@@ -54,6 +54,19 @@ TEST(WordPieceTest, TakesTheLongestTokenAgainAndAgain) {
   EXPECT_THAT(t.encode("AFF na\xC3\xAFve", {.add_template = false}), ElementsAre(8, 11));
 }
 
+// ESM's: every token is found as it is, and what is between them is unknown. Ids of transformers' EsmTokenizer.
+TEST(WordPieceTest, EveryTokenOfEsmIsFoundInTheText) {
+  const VocabularyFolder folder("<cls>\n<pad>\n<eos>\n<unk>\nL\nA\nG\n<mask>",
+                                R"({"tokenizer_class": "EsmTokenizer"})");
+  const Tokenizer t = Tokenizer::load(folder.path);
+  EXPECT_THAT(t.encode("LAG<mask>A", {.parse_special = true}), ElementsAre(0, 4, 5, 6, 7, 5, 2));
+  EXPECT_THAT(t.encode("L xyz  Ag A\n"), ElementsAre(0, 4, 3, 5, 3, 5, 2));
+  EXPECT_EQ(t.decode(t.encode("LAG")), "<cls> L A G <eos>");
+  const VocabularyFolder other("<cls>\n<pad>\n<eos>\n<unk>", R"({"tokenizer_class": "EsmTokenizer"})");
+  EXPECT_THAT([&] { Tokenizer::load(other.path); },
+              ::testing::ThrowsMessage<FormatError>(HasSubstr("<mask>")));
+}
+
 TEST(WordPieceTest, TheConfigSaysHowTextIsCleaned) {
   const Tokenizer t = small_tokenizer(R"({"do_lower_case": false, "tokenize_chinese_chars": false})");
   EXPECT_THAT(t.encode("AFF aff", {.add_template = false}), ElementsAre(1, 8));

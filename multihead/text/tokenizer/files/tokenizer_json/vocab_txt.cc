@@ -57,6 +57,56 @@ std::string content_of(const Json& config, const Role& role) {
   return content.is_string() ? content.as_string() : role.usual;
 }
 
+// ESM's (EsmTokenizer): every token is found in the text as it is, and a word between them is unknown.
+std::string json_of_letters(const std::vector<std::string>& tokens, const std::string& file,
+                            const Json& config) {
+  Json vocab = Json::object(), added = Json::array(), specials = Json::object();
+  for (const std::string& token : tokens) vocab[token] = static_cast<int64_t>(vocab.size());
+  const auto special = [&](const char* key, const char* usual) {
+    const std::string token = content_of(config, {key, usual});
+    MH_CHECK(vocab.find(token) != nullptr, FormatError, file, ": has no token ", token, ", the ", key);
+    specials[token] = Json::object({{"id", token},
+                                    {"ids", Json(std::vector<Json>{*vocab.find(token)})},
+                                    {"tokens", Json(std::vector<Json>{token})}});
+    return token;
+  };
+  const std::string unk = special("unk_token", "<unk>"), cls = special("cls_token", "<cls>"),
+                    eos = special("eos_token", "<eos>");
+  special("pad_token", "<pad>");
+  special("mask_token", "<mask>");
+  for (const std::string& token : tokens) {
+    Json one = json_of_special(vocab.find(token)->as_int(), token);
+    one["special"] = specials.find(token) != nullptr;
+    added.push_back(one);
+  }
+  const auto piece = [](const char* kind, const std::string& id, int type) {
+    return Json::object({{kind, Json::object({{"id", id}, {"type_id", type}})}});
+  };
+  const std::vector<Json> single = {piece("SpecialToken", cls, 0), piece("Sequence", "A", 0),
+                                    piece("SpecialToken", eos, 0)};
+  std::vector<Json> pair = single;
+  pair.push_back(piece("Sequence", "B", 0));
+  pair.push_back(piece("SpecialToken", eos, 0));
+  return Json::object(
+             {{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
+              {"added_tokens", added},
+              {"normalizer", nullptr},
+              {"pre_tokenizer", Json::object({{"type", "WhitespaceSplit"}})},
+              {"post_processor", Json::object({{"type", "TemplateProcessing"},
+                                               {"single", Json(single)},
+                                               {"pair", Json(pair)},
+                                               {"special_tokens", specials}})},
+              {"decoder", Json::object({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", false}})},
+              {"model", Json::object({{"type", "WordPiece"},
+                                      {"unk_token", unk},
+                                      {"continuing_subword_prefix", "##"},
+                                      {"max_input_chars_per_word", 0},
+                                      {"vocab", vocab}})}})
+      .dump();
+}
+
 }  // namespace
 
 // tokenizer_config.json may say how text is cleaned, and what special tokens are called.
@@ -74,6 +124,9 @@ std::string json_of_vocab_txt(const std::filesystem::path& folder) {
     if (const Json& value = Reader::member(config, theirs); value.is_bool()) normalizer[ours] = value;
   }
   std::vector<std::string> tokens = tokens_of(read_file(file), file);
+  if (Reader::member(config, "tokenizer_class") == Json("EsmTokenizer")) {
+    return json_of_letters(tokens, file, config);
+  }
   BertTokens special;
   std::string* const contents[] = {&special.unk, &special.sep, &special.pad, &special.cls, &special.mask};
   for (size_t i = 0; i < std::size(kRoleTokens); ++i) {
