@@ -67,6 +67,7 @@
 #include "multihead/nn/linear.h"
 #include "multihead/nn/module.h"
 #include "multihead/nn/norm.h"
+#include "multihead/nn/own_attention.h"
 #include "multihead/nn/packed_linear.h"
 #include "multihead/nn/points.h"
 #include "multihead/nn/positions.h"

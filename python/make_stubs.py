@@ -186,9 +186,10 @@ KINDS = {"LanguageModel": ("lm", "tiny"), "Seq2Seq": ("seq2seq", "tiny"), "Maske
          "Classifier": ("classifier", ""), "Embedder": ("embedder", "")}  # fmt: skip
 FIELDS = {name: {field: "float" if isinstance(value, float) else type(value).__name__
                  for field, value in mh._core.settings(kind, preset).items()} for name, (kind, preset) in KINDS.items()}  # fmt: skip
+FIELDS["LanguageModel"]["attention"] = "str | type[Attention]"
 shared = dict(set.intersection(*(set(fields.items()) for fields in FIELDS.values())))
 lines = ['"""The settings of complete training runs; train.language_model_settings(preset) and the like give their values."""\n',
-         "from typing import TypedDict\n"]  # fmt: skip
+         "from typing import TypedDict\n\nfrom .nn import Attention\n"]  # fmt: skip
 for name, fields in {"Run": FIELDS["LanguageModel"], **FIELDS}.items():
     base = "TypedDict" if name == "Run" else "RunSettings"
     lines.append(f"\nclass {name}Settings({base}, total=False):")

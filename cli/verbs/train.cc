@@ -46,7 +46,10 @@ class TrainVerb : public Verb {
     flags.flag("overwrite", request_.overwrite, "delete an existing run in --out, its model first");
     run_->set_preset(preset_);
     given_.declare(flags, [this](Flags& own) {
-      for (const train::Field& field : run_->settings()) own.setting(field);
+      for (const train::Field& field : run_->settings()) {
+        if (field.name != "attention")
+          own.setting(field);  // which only a program that registers one can name
+      }
     });
   }
 

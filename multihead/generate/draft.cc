@@ -64,6 +64,8 @@ Draft prompt_lookup(int64_t longest) {
 }
 
 Draft draft_model(const models::LanguageModel& model) {
+  MH_CHECK(!model.state_options({}).carries(), ValueError,
+           "draft_model: an attention that carries tensors cannot take back what was wrong");
   const auto reader = std::make_shared<Reader>(Reader{model, model.make_state(1), {}});
   return [reader](std::span<const int32_t> text, int64_t most) { return reader->draft(text, most); };
 }

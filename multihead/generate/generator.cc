@@ -8,6 +8,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/generate/prefix-inl.h"
 #include "multihead/generate/token_rules.h"
 
@@ -77,6 +78,8 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
   const nn::DecodeStateOptions plan = model.state_options(
       {.capacity = options.capacity, .ring = model.has_ring(), .dtype = options.cache_dtype});
   limit_ = plan.window > 0 ? model.longest() : plan.capacity;
+  carries_ = plan.carries();
+  if (carries_) options_.cached_prompts = 0;
   if (!options.prefix_folder.empty()) {
     folder_.emplace(options.prefix_folder, model, uint64_t{1} << 30, options.on_problem);
   }
@@ -112,6 +115,9 @@ int64_t Generator::submit(std::vector<int32_t> prompt, const GenerateOptions& op
   MH_CHECK(fits || !options.on_prompt_logprobs, ValueError, "generate: prompt ", next_, " has ",
            prompt.size(), " tokens, more than the context of ", limit_,
            "; its log-probabilities need it whole");
+  MH_CHECK(!options.draft || !carries_, ValueError,
+           "generate: draft needs a model that can take back a token; attention ",
+           quote(model_.config().attention), " carries tensors");
   Sequence sequence = {.options = options, .stream = stream, .text = std::move(prompt)};
   sequence.pending = fits ? sequence.text : window(sequence.text, limit_);
   sequence.done = options.max_new_tokens == 0 && !options.on_prompt_logprobs;

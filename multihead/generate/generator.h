@@ -129,7 +129,8 @@ class Generator {
   bool stepping_ = false;
   models::LanguageModel model_;
   GeneratorOptions options_;
-  int64_t limit_ = 0;  // tokens that a row holds before it slides
+  bool carries_ = false;  // an own attention's tensors, which cannot go back
+  int64_t limit_ = 0;     // tokens that a row holds before it slides
   std::map<int64_t, Sequence> sequences_;
   std::deque<int64_t> queue_;
   int64_t next_ = 0;

@@ -64,6 +64,7 @@ PrefixFolder::PrefixFolder(const std::string& folder, const models::LanguageMode
       model_(model),
       bytes_(bytes),
       on_problem_(std::move(on_problem)) {
+  models::check_plain_attention(model.config(), "a folder of prompts");
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail(concat("folder ", quote(folder, 400), " cannot be created: ", error.message()));

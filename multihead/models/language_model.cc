@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/points-inl.h"
@@ -36,6 +37,7 @@ nn::TransformerLayerOptions whole_layer(const LanguageModelConfig& c) {
   if (c.attention_scale > 0) o.attention.scale = c.attention_scale;
   o.residual_factor = c.residual_factor;
   o.block = c.block;
+  o.own_attention = c.attention;
   return o;
 }
 
@@ -109,7 +111,9 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"scaled_residual_init", &C::scaled_residual_init, training, "scaled-residual-init",
        "scale initial weights of residual projections by depth (GPT-2)"},
       {"default_linear_init", &C::default_linear_init, training, "default-linear-init",
-       "PyTorch's uniform initialisation"}};
+       "PyTorch's uniform initialisation"},
+      {"attention", &C::attention, later, "attention",
+       "an own attention, by the name of its class in the Python or C++ program that trains"}};
   return fields;
 }
 
@@ -123,6 +127,9 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   MH_CHECK(!c.qk_norm_joint || c.pruned_heads.empty(), ValueError,
            "config: pruned_heads and qk_norm_joint exclude each other: the norm is over all heads");
   c.pruned_heads = resolved("config: pruned_heads", c.pruned_heads, c.num_layers, whole_layer(c).attention);
+  MH_CHECK(c.attention.empty() || (c.pruned_heads.empty() && !c.qk_norm), ValueError, "config: attention ",
+           quote(c.attention), " takes no ",
+           c.qk_norm ? "qk_norm; its class may have norms" : "pruned_heads");
   if (c.positions == Positions::rotary) {
     MH_CHECK(rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
@@ -131,6 +138,11 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   }
   check_weights(c.vocab_size * c.embed_dim, layer_weights(whole_layer(c)), c.num_layers);
   return c;
+}
+
+void check_plain_attention(const LanguageModelConfig& config, std::string_view who) {
+  MH_CHECK(config.attention.empty(), ValueError, who,
+           ": it takes models with multi-head attention, not attention ", quote(config.attention));
 }
 
 int64_t matrix_weights(const LanguageModelConfig& config) {
@@ -206,7 +218,8 @@ void LanguageModel::initialize(Rng& rng) {
   if (config_.default_linear_init) return;
   const double residual_scale =
       config_.scaled_residual_init ? 1 / std::sqrt(2.0 * static_cast<double>(config_.num_layers)) : 1;
-  initialize_weights(*this, config_.init_std, rng, residual_scale);
+  initialize_weights(*this, config_.init_std, rng, residual_scale,
+                     config_.attention.empty() ? "" : ".self_attn.");
 }
 
 void LanguageModel::visit(nn::Visitor& visitor) {
@@ -230,6 +243,9 @@ void LanguageModel::pack_weights(nn::WeightDtype dtype) {
 }
 
 void LanguageModel::pack_weights(nn::WeightDtype dtype, MakePacked make) {
+  if (dtype != nn::WeightDtype::f32) {
+    check_plain_attention(config_, concat("weights packed as ", kernels::name(dtype)));
+  }
   pack_once("LanguageModel", *this, packed_dtype_, dtype, [&](const std::string& name, const Tensor& weight) {
     return name == "position_embedding.weight" ? nn::PackedLinear() : make(name, weight);
   });
@@ -380,6 +396,8 @@ nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o)
   const Dtype own = token_embedding.dtype(), dtype = o.dtype.value_or(own);
   const bool narrower =
       dtype == nn::kInt8Cache ? own != Dtype::f64 : own == Dtype::f32 && dtype == Dtype::bf16;
+  MH_CHECK(config_.attention.empty() || dtype == own, DtypeError, "LanguageModel: the state of attention ",
+           quote(config_.attention), " has the model's dtype, ", own);
   MH_CHECK(dtype == own || narrower, DtypeError, "LanguageModel: the state of a model of ", own,
            " cannot be ", dtype == nn::kInt8Cache ? "int8" : name(dtype));
   nn::DecodeStateOptions plan = {.batch = o.batch,
@@ -390,7 +408,8 @@ nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o)
                                                             : config_.context,
                                  .dtype = dtype};
   for (const nn::TransformerLayer& layer : layers) {
-    plan.kv_heads.push_back(layer.self_attn.options().num_kv_heads);
+    plan.kv_heads.push_back(layer.self_attn.options().num_kv_heads);  // an own attention: 0
+    if (layer.own_attn.defined()) plan.own.push_back(layer.own_attn.caches());
   }
   if (o.ring) {
     const int64_t ring = nn::ring_capacity(config_.window, o.chunk);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "multihead/models/surgery/pruned_heads.h"
@@ -86,11 +87,16 @@ struct LanguageModelConfig {
   /// Linear layers keep PyTorch's uniform initialisation (the founding tutorial) instead of N(0, init_std).
   bool default_linear_init = false;
 
+  /// The name of an own attention in place of multi-head attention (nn/own_attention.h); "": none.
+  std::string attention = {};
+
   bool operator==(const LanguageModelConfig&) const = default;
 };
 
 /// Resolves fields that are 0; throws ValueError naming the first invalid one.
 LanguageModelConfig resolved(LanguageModelConfig config);
+/// Throws ValueError, which begins with `who`, if the model has an attention of its own.
+void check_plain_attention(const LanguageModelConfig& config, std::string_view who);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const LanguageModelConfig& config);
 
@@ -157,7 +163,9 @@ class LanguageModel {
   }
 
   /// Whether every layer has a window, so that a state can be a ring.
-  bool has_ring() const { return config_.window > 0 && config_.global_every == 0; }
+  bool has_ring() const {
+    return config_.window > 0 && config_.global_every == 0 && config_.attention.empty();
+  }
   const LanguageModelConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
 

@@ -68,7 +68,22 @@ void check_input(const char* name, const Tensor& x, int64_t features) {
            " must be [B, T, ", features, "], got ", x.shape());
 }
 
+std::vector<int64_t> totals_of(const CacheUpdate& update) {
+  std::vector<int64_t> totals;
+  for (size_t b = 0; b < update.held.size(); ++b) totals.push_back(update.held[b] + update.counts[b]);
+  return totals;
+}
+
 }  // namespace
+
+Mask detail::mask_of(const CacheUpdate& update, const Mask& more) {
+  const std::vector<int64_t> totals = totals_of(update);
+  const Diagonal newest(Tensor::of<int64_t>({std::ssize(totals)}, update.held));
+  Mask mask = multihead::detail::standing(newest) & more;
+  mask &= update.window > 0 ? multihead::window(update.window - 1, 0, newest) : causal(newest);
+  mask &= lengths(Tensor::of<int64_t>({std::ssize(totals)}, totals));
+  return mask;
+}
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options, Rng& rng)
     : options_(resolved(options)) {
@@ -278,15 +293,10 @@ Tensor MultiHeadAttention::decode(const Tensor& x, const CacheUpdate& update,
   const NoTape silent;
   const Projected heads = project(x, x, x, call.rotary);
   append(*update.cache, transpose(heads.key, 1, 2), transpose(heads.value, 1, 2), update.held, update.counts);
-  std::vector<int64_t> totals;
-  for (size_t b = 0; b < update.held.size(); ++b) totals.push_back(update.held[b] + update.counts[b]);
+  const std::vector<int64_t> totals = totals_of(update);
   const int64_t longest = *std::max_element(totals.begin(), totals.end());
-  const int64_t batch = x.size(0);
   AttentionCall masked = call;
-  const Diagonal newest(Tensor::of<int64_t>({batch}, update.held));
-  masked.mask = multihead::detail::standing(newest) & call.mask;
-  masked.mask &= update.window > 0 ? multihead::window(update.window - 1, 0, newest) : causal(newest);
-  masked.mask &= lengths(Tensor::of<int64_t>({batch}, totals));
+  masked.mask = detail::mask_of(update, call.mask);
   return attend_cached(
       {heads.query, cached_tokens(update.cache->key, longest), cached_tokens(update.cache->value, longest)},
       masked);

@@ -49,6 +49,11 @@ struct CacheUpdate {
   int64_t window = 0;  ///< sliding window in keys, the token itself included; 0: all
 };
 
+namespace detail {
+/// The mask of new tokens in cached decoding: causal or a window, of the valid keys, and `more`.
+Mask mask_of(const CacheUpdate& update, const Mask& more);
+}  // namespace detail
+
 /// out = concat(head_1 … head_H)·W_oᵀ, head_h = softmax(scale·q_h k_hᵀ + mask) v_h.
 ///
 /// Shapes    query [B, Tq, query_dim], key [B, Tk, key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]

@@ -21,7 +21,11 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& 
   MH_CHECK(options.residual_factor > 0 && std::isfinite(options.residual_factor), ValueError,
            "TransformerLayer: residual_factor must be positive, got ", options.residual_factor);
   const int64_t embed_dim = options.attention.embed_dim;
-  self_attn = MultiHeadAttention(options.attention, rng);
+  if (options.own_attention.empty()) {
+    self_attn = MultiHeadAttention(options.attention, rng);
+  } else {
+    own_attn = OwnAttentionPart(options.own_attention, options.attention, rng);
+  }
   if (options.cross_attention) multihead_attn = MultiHeadAttention(options.attention, rng);
   if (has_feed_forward()) feed_forward = FeedForward(options.feed_forward, rng);
   if (has_norm1()) norm1 = Norm(embed_dim, options.norm);
@@ -47,6 +51,12 @@ struct TransformerLayer::Modules {
     AttentionCall attention = call.attention;
     attention.rng = call.rng;
     const detail::PointPath in("self_attn");
+    if (layer.own_attn.defined()) {
+      if (!attention.scale) attention.scale = options().attention.scale;
+      attention.dropout_p = static_cast<float>(options().attention.dropout_p);
+      if (detail::looking()) attention.mask &= detail::excluded();
+      return drop(layer.own_attn(x, attention, call.update));
+    }
     return drop(call.update.cache != nullptr ? layer.self_attn.decode(x, call.update, attention)
                                              : layer.self_attn(x, x, x, attention));
   }
@@ -100,7 +110,11 @@ Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) cons
 }
 
 void TransformerLayer::visit(Visitor& visitor) {
-  visitor("self_attn", self_attn);
+  if (own_attn.defined()) {
+    visitor("self_attn", own_attn);
+  } else {
+    visitor("self_attn", self_attn);
+  }
   if (options_.cross_attention) visitor("multihead_attn", multihead_attn);
   if (has_feed_forward()) {
     visitor("linear1", feed_forward.fc1);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "multihead/core/text/enum_words.h"
 #include "multihead/nn/attention.h"
 #include "multihead/nn/feed_forward.h"
 #include "multihead/nn/norm.h"
+#include "multihead/nn/own_attention.h"
 
 namespace multihead::nn {
 
@@ -33,6 +35,7 @@ struct TransformerLayerOptions {
   bool cross_attention = false;     ///< decoder layer: attends to an encoder's output
   double dropout_p = 0;             ///< on each sub-layer's output, before the residual addition
   double residual_factor = 1;       ///< of each sub-layer's output, which it multiplies (Granite)
+  std::string own_attention = {};   ///< the name of a registered one, in place of self_attn
 };
 
 /// Options of a layer's call; see AttentionCall.
@@ -63,6 +66,7 @@ class TransformerLayer {
   void visit(Visitor& visitor);
 
   MultiHeadAttention self_attn, multihead_attn;
+  OwnAttentionPart own_attn;  ///< if defined, in place of self_attn, and under its name
   FeedForward feed_forward;
   Norm norm1, norm2, norm3;
   Norm post_norm1, post_norm2;  ///< sandwich and output_norms: after attention and feed-forward

@@ -1824,13 +1824,69 @@ def attention_page(model: Encoder, tokenizer: Tokenizer, title: str, texts: Sequ
 @overload
 def attention_page(model: Seq2Seq, source_tokenizer: Tokenizer, tokenizer: Tokenizer, title: str, texts: Sequence[str], target: str, layers: Sequence[int], heads: Sequence[int]) -> str: ...
 
+class AttentionSizes:
+    """What a model asks of the attention of a layer."""
+
+    @property
+    def embed_dim(self) -> int: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def bias(self) -> bool: ...
+
+    @property
+    def out_bias(self) -> bool: ...
+
+class OwnAttentionCall:
+    """
+    What an own attention knows of a call: options, the keywords for multihead.attention (mask, dropout ...); rotary, a
+    RotaryTable or None; positions, i64 [B or 1, T]; counts, the new tokens of each row, None if all are; is_cached.
+    """
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    @property
+    def rotary(self) -> RotaryTable: ...
+
+    @property
+    def positions(self) -> Tensor: ...
+
+    @property
+    def counts(self) -> Tensor | None: ...
+
+    @property
+    def is_cached(self) -> bool: ...
+
+    def grown(self, name: str, x: Tensor) -> Tensor:
+        """
+        x [B, heads, T, dim] joined to the former tokens' under this name; x itself without a cache.
+        """
+
+    def carried(self, name: str) -> Tensor | None:
+        """What carry() kept last, 0 at first; None without a cache."""
+
+    def carry(self, name: str, x: Tensor) -> None:
+        """Keeps a tensor that caches() names with three sizes for the next call."""
+
+def register_attention(name: str, make: ArrayLike) -> None:
+    """Registers make(sizes, rng), which makes the attention of a layer."""
+
 class LanguageModelConfig:
     """
     The configuration of a language model: sizes, positions ('none', 'learned', 'sinusoidal', 'rotary', 'alibi'),
     norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, global_first: bool = False, causal: bool = True, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', unrotated_every: int = 0, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, qk_norm_joint: bool = False, scale_dim: int = 0, attention_scale: float = 0.0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, logit_divisor: float = 1.0, residual_factor: float = 1.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, embedding_factor: float = 1.0, embedding_norm: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False) -> None: ...
+    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, global_first: bool = False, causal: bool = True, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', unrotated_every: int = 0, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, qk_norm_joint: bool = False, scale_dim: int = 0, attention_scale: float = 0.0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, logit_divisor: float = 1.0, residual_factor: float = 1.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, embedding_factor: float = 1.0, embedding_norm: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False, attention: str = '') -> None: ...
 
     rotary_scaling: RotaryScaling
     vocab_size: int
@@ -1889,6 +1945,7 @@ class LanguageModelConfig:
     init_std: float
     scaled_residual_init: bool
     default_linear_init: bool
+    attention: str
 
     def __eq__(self, arg: LanguageModelConfig, /) -> bool: ...
 
@@ -1900,7 +1957,10 @@ class LanguageModel:
     A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].
     """
 
-    def __init__(self, config: LanguageModelConfig, *, rng: Rng | None = None) -> None: ...
+    def __init__(self, config: LanguageModelConfig, *, attention: ArrayLike | None = None, rng: Rng | None = None) -> None:
+        """
+        attention: a subclass of multihead.nn.Attention in place of multi-head attention.
+        """
 
     @property
     def config(self) -> LanguageModelConfig: ...
@@ -2941,6 +3001,11 @@ class ImageClassifier:
     An encoder of images with a head, and its folder's preprocessor_config.json; nothing is resized.
     """
 
+    def __init__(self, encoder: ImageEncoder, *, image_mean: Sequence[float] = [], image_std: Sequence[float] = [], rescale_factor: float = 0.00392156862745098) -> None:
+        """
+        An encoder with a classification head that was trained on (pixel * rescale_factor - image_mean) / image_std, a number for each channel; empty: .5.
+        """
+
     @staticmethod
     def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> ImageClassifier:
         """weights: 'f32' or what pack_weights() takes."""
@@ -2950,11 +3015,6 @@ class ImageClassifier:
 
     @property
     def encoder(self) -> ImageEncoder: ...
-
-    def __init__(self, encoder: ImageEncoder, *, image_mean: Sequence[float] = [], image_std: Sequence[float] = [], rescale_factor: float = 0.00392156862745098) -> None:
-        """
-        An encoder with a classification head that was trained on (pixel * rescale_factor - image_mean) / image_std, a number for each channel; empty: .5.
-        """
 
     def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
         """

@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+from .nn import Attention
+
 
 class RunSettings(TypedDict, total=False):
     dropout: float
@@ -64,6 +66,7 @@ class LanguageModelSettings(RunSettings, total=False):
     init_std: float
     scaled_residual_init: bool
     default_linear_init: bool
+    attention: str | type[Attention]
     tokenizer: str
     vocab_size: int
     validation_share: float

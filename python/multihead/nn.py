@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Mapping
 
 from ._core import (
+    AttentionSizes,
     DecodeState,
     Embedding,
     FeedForward,
     Linear,
     MultiHeadAttention,
     Norm,
+    OwnAttentionCall,
     RelativeBias,
     SinusoidalPositionalEncoding,
     Transformer,
@@ -24,7 +27,7 @@ from ._core import (
     sinusoidal_positions,
 )
 from . import _core, _printing
-from ._core import Tensor
+from ._core import Rng, Tensor
 from ._types import ArrayLike
 
 
@@ -108,7 +111,123 @@ def _parts(name, value):
             yield from _parts(f"{name}.{index}", item)
 
 
+class Attention(Module):
+    """Base class of your own attention, which LanguageModel(config, attention=YourClass) runs in every layer.
+
+    A subclass is known to models by its name from when it is defined; a saved model's folder holds the name, so that
+    the class must be defined before the model is loaded. Tensors that require gradients, modules and lists of them in
+    attributes are weights: the model trains, saves and loads them; training begins as __init__ leaves them. In most
+    cases attend() alone is new:
+
+        class Forgetting(mh.nn.Attention):
+            def __init__(self, sizes, rng):
+                super().__init__(sizes, rng)
+                self.gate = mh.nn.Linear(sizes.embed_dim, sizes.num_heads, rng=rng)
+
+            def caches(self):
+                return super().caches() | {"gates": (self.sizes.num_heads, 1)}
+
+            def attend(self, q, k, v, x, call):
+                gates = mh.transpose(mh.log_sigmoid(self.gate(x)), 1, 2)[..., None]
+                passed = mh.cumsum(call.grown("gates", gates), 2)
+                return mh.attention(q, k, v, bias=-mh.transpose(passed, 2, 3), **call.options)
+
+    sizes   embed_dim, num_heads, num_kv_heads, head_dim, bias, out_bias
+    call    options: the keywords for mh.attention (the mask, causal with the cached keys counted; dropout); rotary;
+            positions [B or 1, T]; counts, new tokens per row or None; grown(name, x), carried(name), carry(name, x):
+            the tensors that cached decoding keeps, each of which caches() names
+    """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        _core.register_attention(cls.__name__, cls)
+
+    def __init__(self, sizes: AttentionSizes, rng: Rng) -> None:
+        self.sizes = sizes
+        width = sizes.num_heads * sizes.head_dim
+        shared = sizes.num_kv_heads * sizes.head_dim
+        self.in_proj = Linear(sizes.embed_dim, width + 2 * shared, bias=sizes.bias, rng=rng)
+        self.out_proj = Linear(width, sizes.embed_dim, bias=sizes.out_bias, rng=rng)
+
+    def caches(self) -> dict[str, tuple[int, ...]]:
+        """Name: (heads, dim) of a tensor [B, heads, tokens, dim] that grows; (heads, rows, dim) of one that is carried."""
+        each = (self.sizes.num_kv_heads, self.sizes.head_dim)
+        return {"k": each, "v": each}
+
+    def __call__(self, x: Tensor, call: OwnAttentionCall) -> Tensor:
+        """x [B, T, embed_dim] -> the same shape."""
+        q, k, v = self.project(x, call)
+        if "k" in self.caches():
+            k, v = call.grown("k", k), call.grown("v", v)
+        return self.merge(self.attend(q, k, v, x, call))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, call: OwnAttentionCall) -> Tensor:
+        """Heads [B, H, T, D] from q [B, H, T, D] and all keys k, v [B, Hkv, tokens, D]; x: the layer's input."""
+        return _core.attention(q, k, v, **call.options)
+
+    def project(self, x: Tensor, call: OwnAttentionCall) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v [B, heads, T, D] of the new tokens, rotated if the model has rotary positions."""
+        batch, length, _ = x.shape
+        heads, shared = self.sizes.num_heads, self.sizes.num_kv_heads
+        all_heads = _core.reshape(self.in_proj(x), (batch, length, heads + 2 * shared, self.sizes.head_dim))
+        if call.rotary is not None:
+            all_heads = _core.rotary(all_heads, call.rotary, heads + shared)
+        q, k, v = (_core.transpose(part, 1, 2) for part in _core.split(all_heads, [heads, shared, shared], 2))
+        return q, k, v
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """The output projection of heads [B, H, T, D]."""
+        batch, _, length, _ = heads.shape
+        return self.out_proj(_core.reshape(_core.transpose(heads, 1, 2), (batch, length, -1)))
+
+    def _tensors(self):
+        return [part for name, value in vars(self).items() for part in _parts(name, value)]
+
+    def _rebind(self, replaced):
+        _rebound(self, replaced)
+
+    def _twin(self):
+        return _twin_of(self)
+
+
+def _twin_of(value):
+    """A copy whose modules are its own and share their weights."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_twin_of, value))
+    if not hasattr(value, "named_parameters"):
+        return value
+    twin = copy.copy(value)
+    if isinstance(value, Module):
+        vars(twin).update((name, _twin_of(inner)) for name, inner in vars(value).items())
+    return twin
+
+
+def _rebound(value, replaced):
+    """The value with its tensors replaced; modules change in place."""
+    if isinstance(value, _core.Tensor):
+        return replaced.get(value._identity, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rebound(item, replaced) for item in value)
+    if isinstance(value, Module):
+        vars(value).update((name, _rebound(inner, replaced)) for name, inner in vars(value).items())
+    elif hasattr(value, "_rebind"):
+        value._rebind(replaced)
+    return value
+
+
+def _name_of(attention):
+    """The name of a class of attention, or a name as it is."""
+    if isinstance(attention, str):
+        return attention
+    if isinstance(attention, type) and issubclass(attention, Attention) and attention is not Attention:
+        _core.register_attention(attention.__name__, attention)  # a later class may have taken the name
+        return attention.__name__
+    raise TypeError(f"attention must be a subclass of multihead.nn.Attention, or the name of one, got {attention!r}")
+
+
 __all__ = [
+    "Attention",
+    "AttentionSizes",
     "DecodeState",
     "Embedding",
     "FeedForward",
@@ -117,6 +236,7 @@ __all__ = [
     "Module",
     "MultiHeadAttention",
     "Norm",
+    "OwnAttentionCall",
     "RMSNorm",
     "SinusoidalPositionalEncoding",
     "Transformer",

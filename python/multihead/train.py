@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import _core, distributed
+from . import _core, distributed, nn
 from ._core import check_encoder, check_language_model, check_translator, evaluate
 from ._types import PathLike
 
@@ -71,6 +71,7 @@ def train_language_model(
     preset      "tiny", "small" or "tutorial"; `settings` override it (see language_model_settings(preset))
     tokenizer   a tokenizer.json or its folder; "char" or "bpe": train one of this type; "": the preset's type
     init        a model folder (or GGUF file) to fine-tune: its configuration, weights and tokenizer in the preset's place
+    attention   among the settings: a subclass of multihead.nn.Attention, in place of multi-head attention
     callback    called as callback(event, fields) for "start", "step", "evaluation", "warning"
     progress    show a tqdm bar if tqdm is installed
     Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
@@ -201,6 +202,8 @@ def embedder_settings() -> dict[str, Any]:
 
 
 def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, overwrite, callback, progress):
+    if "attention" in settings:
+        settings = {**settings, "attention": nn._name_of(settings["attention"])}
     if tokenizer in ("char", "bpe"):  # the type of a new one
         settings, tokenizer = {**settings, "tokenizer": tokenizer}, ""
     leads = distributed.group().rank == 0

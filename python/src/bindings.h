@@ -31,6 +31,7 @@ void bind_runs(nanobind::module_& m);             // runs.cc: whole training run
 void bind_embed(nanobind::module_& m);            // embed.cc: encoders, vectors of texts
 void bind_decoding(nanobind::module_& m);         // decoding.cc: states of generation
 void bind_points(nanobind::module_& m);           // points.cc: named points inside models
+void bind_own_attention(nanobind::module_& m);    // own_attention.cc: attention written in Python
 void bind_look(nanobind::module_& m);             // look.cc: pages of attention
 
 }  // namespace multihead::python

@@ -28,6 +28,7 @@ NB_MODULE(_core, m) {
   bind_decoding(m);
   bind_points(m);
   bind_look(m);
+  bind_own_attention(m);
   bind_models(m);
   bind_generator(m);
   bind_seq2seq(m);

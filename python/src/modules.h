@@ -169,6 +169,14 @@ void bind_module(nb::class_<Module>& c, const char* name) {
         return self;
       },
       "dtype"_a, "Converts every parameter.");
+  c.def("_rebind", [](Module& m, const nb::dict& replaced) {
+    auto see = [&](const std::string&, Tensor& tensor) {
+      const nb::tuple key = identity_of(tensor);
+      if (replaced.contains(key)) tensor = nb::cast<Tensor>(nb::object(replaced[key]));
+    };
+    nn::Visitor visitor(see);
+    m.visit(visitor);
+  });
   c.def(
       "zero_grad", [](Module& m) { nn::zero_grad(nn::parameters(m)); }, "Clears the gradients.");
   c.def(

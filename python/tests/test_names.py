@@ -112,6 +112,12 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "ring_capacity": "models.LanguageModel.make_state",
     "plan_generate": "models.LanguageModel.state_bytes",
     "KvCache": "models.DecodeState.layers",
+    "OwnAttention": "nn.Attention",
+    "OwnAttentionPart": "nn.Attention",
+    "OwnCache": "nn.Attention.caches",
+    "OwnCacheSpec": "nn.Attention.caches",
+    "register_attention": "nn.Attention",  # a subclass is known from when it is defined
+    "check_plain_attention": "nn.Attention",
     "to_int8_rows": "models.LanguageModel.make_state",  # dtype="int8"
     "from_int8_rows": "models.LanguageModel.make_state",
     "attention_int8": "models.LanguageModel.make_state",
@@ -260,6 +266,8 @@ MEMBERS = {  # C++ member: what does it in Python
     "Norm.eps": "nn.Norm",
     "Norm.factors": "nn.Norm.weight",
     "TransformerLayer.options": "nn.TransformerLayer",
+    "TransformerLayer.own_attn": "models.LanguageModel",  # attention=
+    "OwnAttentionCall.check_read": "models.LanguageModel",  # does it
     "TransformerLayer.has_feed_forward": "nn.TransformerLayer",
     "TransformerLayer.has_post_norms": "nn.TransformerLayer",
     "Encoder.logits_at": "models.Encoder.logits",

@@ -43,7 +43,8 @@ struct ConfigField {
   using Member = std::variant<int64_t Config::*, double Config::*, bool Config::*, Activation Config::*,
                               Positions Config::*, nn::NormKind Config::*, RotaryLayout Config::*,
                               nn::SinusoidLayout Config::*, nn::Block Config::*, EncoderHead Config::*,
-                              PoolerActivation Config::*, ProblemType Config::*, PrunedHeads Config::*>;
+                              PoolerActivation Config::*, ProblemType Config::*, PrunedHeads Config::*,
+                              std::string Config::*>;
 
   ConfigField(const char* name, Member member, Stored stored = Stored::always,
               FieldRange range = FieldRange(), const char* flag = nullptr, const char* help = nullptr)

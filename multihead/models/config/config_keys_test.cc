@@ -215,6 +215,8 @@ template <class T>
 T another(T value) {
   if constexpr (std::is_same_v<T, PrunedHeads>) {
     return {{0, 1}};
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return value + "Own";
   } else {
     return another_number(value);
   }

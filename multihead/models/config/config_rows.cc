@@ -19,6 +19,8 @@ T read_value(io::ConfigReader& reader, const std::string& key, const FieldRange&
     return read_word(reader, key, is_required ? std::nullopt : std::optional(usual));
   } else if constexpr (std::is_same_v<T, PrunedHeads>) {
     return read_pruned_heads(reader, key);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return is_required ? reader.string(key) : reader.string_or(key, usual);
   } else if constexpr (std::is_same_v<T, bool>) {
     return is_required ? reader.boolean(key) : reader.boolean_or(key, usual);
   } else if constexpr (std::is_same_v<T, int64_t>) {
@@ -63,7 +65,9 @@ template <class Config>
 ConfigKey<Config> Row<Config>::key(Name name, const Member& member,
                                    std::function<void(Reader&, Name, Config&)> read) {
   const auto write = [=](const Config& c, Name key, Json& json) {
-    json[key] = std::visit([](const auto& value) { return Json(stored(value)); }, get(c, member));
+    const FieldValue value = get(c, member);
+    if (const auto* text = std::get_if<std::string>(&value); text != nullptr && text->empty()) return;
+    json[key] = std::visit([](const auto& value) { return Json(stored(value)); }, value);
   };
   return {name, std::move(read), write, find(member)};
 }

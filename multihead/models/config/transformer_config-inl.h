@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -139,11 +140,14 @@ inline void check_weight_memory(int64_t weights) {
   check_memory(4.0 * static_cast<double>(weights), concat("model: ", weights, " weights"));
 }
 
-/// Matrices from N(0, std), those that write to the residual stream times `residual_scale`; biases 0.
+/// Matrices from N(0, std), those that write to the residual stream times `residual_scale`; biases 0. What has
+/// `own` in its name stays as it is.
 template <class Model>
-void initialize_weights(Model& model, double std, Rng& rng, double residual_scale = 1) {
+void initialize_weights(Model& model, double std, Rng& rng, double residual_scale = 1,
+                        std::string_view own = {}) {
   if (nn::UnfilledParameters::active()) return;
   for (auto& [name, tensor] : nn::named_parameters(model)) {
+    if (!own.empty() && name.find(own) != name.npos) continue;
     if (tensor.rank() == 2) {
       const bool residual = name.ends_with("out_proj.weight") || name.ends_with("linear2.weight");
       fill_normal(tensor, 0, std * (residual ? residual_scale : 1), rng.next());

@@ -253,6 +253,7 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
 void save_gguf(LanguageModel& model, const std::string& path, std::string_view type_name,
                const io::GgufMetadata& vocabulary) {
   const LanguageModelConfig& c = model.config();
+  check_plain_attention(c, "save_gguf");
   const GgufArchitecture& architecture = architecture_for(c);
   const BlockFormat &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
   // As in llama.cpp's own files the output layer, whose errors reach the logits directly, keeps eight bits.

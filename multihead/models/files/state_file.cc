@@ -287,6 +287,10 @@ Tensor of(const std::vector<int64_t>& values) {
 void save(const std::string& path, const DecodeState& state, const std::string& model,
           io::TensorMap tensors = {}) {
   const Busy busy(state.in_use, "save_state");
+  for (const KvCache& cache : state.layers) {
+    MH_CHECK(cache.own.empty(), ValueError,
+             "save_state: the state of an own attention (config.attention) cannot be saved");
+  }
   tensors["lengths"] = of(state.lengths);
   tensors["starts"] = of(state.starts);
   tensors["window"] = of({state.window});

@@ -84,6 +84,7 @@ std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& mod
 std::vector<std::vector<double>> ablate_heads(const LanguageModel& model, const Tensor& tokens,
                                               int32_t target) {
   check_one_sequence("ablate_heads", tokens);
+  check_plain_attention(model.config(), "ablate_heads");
   const NoTape silent;
   nn::Points points;
   points.keep("layers.*.resid_pre");

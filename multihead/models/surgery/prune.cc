@@ -158,6 +158,7 @@ void fold(LanguageModelConfig& c) {
 LanguageModel prune(const LanguageModel& model, const Pruning& pruning) {
   MH_CHECK(pruning.cross.empty(), ValueError, "prune: a language model has no cross-attention");
   LanguageModelConfig c = model.config();
+  check_plain_attention(c, "prune");
   Changes changes;
   c.pruned_heads = cut_stack(changes, "", "self_attn", all_heads(c, c.num_kv_heads, c.head_dim),
                              c.pruned_heads, pruning.heads, c.num_layers);
@@ -188,6 +189,7 @@ Seq2Seq prune(const Seq2Seq& model, const Pruning& encoder, const Pruning& decod
 
 LanguageModel pool_kv_heads(const LanguageModel& model, int64_t num_kv_heads) {
   LanguageModelConfig c = model.config();
+  check_plain_attention(c, "pool_kv_heads");
   MH_CHECK(num_kv_heads > 0 && c.num_kv_heads % num_kv_heads == 0, ValueError,
            "pool_kv_heads: ", num_kv_heads, " heads of keys and values cannot come from ", c.num_kv_heads);
   MH_CHECK(c.pruned_heads.empty(), ValueError, "pool_kv_heads: the layers have different numbers of heads");

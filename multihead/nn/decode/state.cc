@@ -81,6 +81,22 @@ void move_to_front(const Tensor& x, int64_t b, int64_t shift, int64_t count) {
   }
 }
 
+// f(tensor, whether it holds a row's tokens, the same of `other`) for all that a layer keeps.
+template <class F>
+void for_each_tensor(KvCache& cache, const KvCache& other, F&& f) {
+  f(cache.key, true, other.key);
+  f(cache.value, true, other.value);
+  for (size_t i = 0; i < cache.own.size(); ++i) {
+    f(cache.own[i].values, cache.own[i].grows, other.own[i].values);
+  }
+}
+
+bool carries(const std::vector<KvCache>& layers) {
+  return std::ranges::any_of(layers, [](const KvCache& cache) {
+    return std::ranges::any_of(cache.own, [](const OwnCache& kept) { return !kept.grows; });
+  });
+}
+
 // Numbers of the cache's dtype that a row of `dim` takes.
 int64_t row_size(int64_t dim, Dtype dtype) {
   if (dtype != kInt8Cache) return dim;
@@ -157,8 +173,9 @@ void DecodeState::reorder(std::span<const int64_t> rows) {
 void DecodeState::reorder_layers(std::span<const int64_t> rows) {
   const std::vector<int64_t> tokens = held();
   for (KvCache& cache : layers) {
-    reorder_rows(cache.key, tokens, rows);
-    reorder_rows(cache.value, tokens, rows);
+    for_each_tensor(cache, cache, [&](Tensor& x, bool grows, const Tensor&) {
+      reorder_rows(x, grows ? tokens : std::vector<int64_t>(tokens.size(), x.size(2)), rows);
+    });
   }
   lengths = selected(lengths, rows);
   starts = selected(starts, rows);
@@ -179,20 +196,35 @@ void DecodeState::check_truncation(int64_t row, int64_t length) const {
   MH_CHECK(length >= lengths[b] || first_seen(length, window) >= starts[b], ValueError, "truncate: row ", b,
            " cannot go back to ", length, " tokens: the next token sees ", window,
            " keys, and the ring has dropped the first ", starts[b]);
+  MH_CHECK(length == 0 || length >= lengths[b] || !carries(layers), ValueError, "truncate: row ", row,
+           " cannot go back to ", length, " tokens: an own attention carries what came after");
+}
+
+// A row that begins again carries nothing.
+void DecodeState::shorten(int64_t row, int64_t length) {
+  int64_t& tokens = lengths[static_cast<size_t>(row)];
+  tokens = std::min(tokens, length);
+  if (tokens > 0) return;
+  for (KvCache& cache : layers) {
+    for (OwnCache& kept : cache.own) {
+      if (kept.grows) continue;
+      make_own(kept.values);
+      tokens_of(kept.values, row, 0, kept.values.size(2)).fill(0);
+    }
+  }
 }
 
 void DecodeState::truncate(int64_t length) {
   const Busy busy(in_use, "truncate");
   for (int64_t b = 0; b < batch(); ++b) check_truncation(b, length);
-  for (int64_t& row : lengths) row = std::min(row, length);
+  for (int64_t b = 0; b < batch(); ++b) shorten(b, length);
 }
 
 void DecodeState::truncate(int64_t row, int64_t length) {
   const Busy busy(in_use, "truncate");
   MH_CHECK(row >= 0 && row < batch(), ValueError, "truncate: row ", row, " of a batch of ", batch());
   check_truncation(row, length);
-  int64_t& tokens = lengths[static_cast<size_t>(row)];
-  tokens = std::min(tokens, length);
+  shorten(row, length);
 }
 
 void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t tokens) {
@@ -204,7 +236,11 @@ void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t 
   const auto source = static_cast<size_t>(row), target = static_cast<size_t>(to);
   MH_CHECK(tokens >= 0 && tokens <= from.lengths[source], ValueError, "put: row ", row, " holds ",
            from.lengths[source], " tokens, not ", tokens);
+  MH_CHECK(tokens == from.lengths[source] || !carries(layers), ValueError,
+           "put: what an own attention carries is of all ", from.lengths[source], " tokens, not of ", tokens);
   for (size_t i = 0; i < layers.size(); ++i) {
+    MH_CHECK(layers[i].own.size() == from.layers[i].own.size(), ValueError,
+             "put: the states are of other own attentions");
     MH_CHECK(layers[i].key.dtype() == from.layers[i].key.dtype(), ValueError, "put: a cache of ",
              from.layers[i].key.dtype(), " cannot become part of one of ", layers[i].key.dtype());
   }
@@ -214,10 +250,11 @@ void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t 
   parallel_for(std::ssize(layers), [&](int64_t i, int) {
     KvCache& cache = layers[static_cast<size_t>(i)];
     const KvCache& other = from.layers[static_cast<size_t>(i)];
-    make_own(cache.key);
-    make_own(cache.value);
-    tokens_of(cache.key, to, 0, count).copy_from(tokens_of(other.key, row, 0, count));
-    tokens_of(cache.value, to, 0, count).copy_from(tokens_of(other.value, row, 0, count));
+    for_each_tensor(cache, other, [&](Tensor& x, bool grows, const Tensor& source) {
+      const int64_t part = grows ? count : x.size(2);
+      make_own(x);
+      tokens_of(x, to, 0, part).copy_from(tokens_of(source, row, 0, part));
+    });
   });
   lengths[target] = tokens, starts[target] = start;
 }
@@ -225,7 +262,7 @@ void DecodeState::put(int64_t to, const DecodeState& from, int64_t row, int64_t 
 void DecodeState::clear(int64_t row) {
   const Busy busy(in_use, "clear");
   MH_CHECK(row >= 0 && row < batch(), ValueError, "clear: row ", row, " of a batch of ", batch());
-  lengths[static_cast<size_t>(row)] = 0;
+  shorten(row, 0);
   starts[static_cast<size_t>(row)] = 0;
 }
 
@@ -237,14 +274,24 @@ DecodeState DecodeState::fork() const {
 size_t DecodeState::bytes() const {
   size_t total = 0;
   for (const auto* caches : {&layers, &cross}) {
-    for (const KvCache& cache : *caches) total += cache.key.bytes() + cache.value.bytes();
+    for (const KvCache& cache : *caches) {
+      total += cache.key.bytes() + cache.value.bytes();
+      for (const OwnCache& kept : cache.own) total += kept.values.bytes();
+    }
   }
   return total;
+}
+
+bool DecodeStateOptions::carries() const {
+  return std::ranges::any_of(own, [](const std::vector<OwnCacheSpec>& layer) {
+    return std::ranges::any_of(layer, [](const OwnCacheSpec& spec) { return spec.rows > 0; });
+  });
 }
 
 DecodeState make_decode_state(const DecodeStateOptions& o) {
   MH_CHECK(o.batch > 0 && o.capacity > 0, ValueError,
            "decode state: batch and capacity must be positive, got ", o.batch, " and ", o.capacity);
+  MH_CHECK(o.window == 0 || o.own.empty(), ValueError, "decode state: an own attention has no ring");
   MH_CHECK(o.window >= 0, ValueError, "decode state: window must not be negative, got ", o.window);
   MH_CHECK(o.window == 0 || o.capacity >= ring_capacity(o.window, 1), ValueError,
            "decode state: a ring for a window of ", o.window, " needs a capacity of at least ",
@@ -259,6 +306,13 @@ DecodeState make_decode_state(const DecodeStateOptions& o) {
     state.layers.push_back({Tensor::empty({o.batch, heads, o.capacity, key}, o.dtype),
                             Tensor::empty({o.batch, heads, o.capacity, value}, o.dtype)});
   }
+  for (size_t i = 0; i < o.own.size(); ++i) {
+    for (const OwnCacheSpec& spec : o.own[i]) {
+      const int64_t rows = spec.rows > 0 ? spec.rows : o.capacity;
+      state.layers[i].own.push_back(
+          {spec.name, Tensor::zeros({o.batch, spec.heads, rows, spec.dim}, o.dtype), spec.rows == 0});
+    }
+  }
   return state;
 }
 
@@ -271,8 +325,16 @@ size_t decode_state_bytes(const DecodeStateOptions& o) {
   const int64_t heads = std::accumulate(o.kv_heads.begin(), o.kv_heads.end(), int64_t{0});
   const int64_t features = checked_multiply(
       heads, row_size(o.head_dim, o.dtype) + row_size(o.value_head_dim, o.dtype), "decode state");
-  return static_cast<size_t>(checked_multiply(checked_multiply(tokens, features, "decode state"),
-                                              static_cast<int64_t>(size_of(o.dtype)), "decode state"));
+  int64_t numbers = checked_multiply(tokens, features, "decode state");
+  for (const std::vector<OwnCacheSpec>& layer : o.own) {
+    for (const OwnCacheSpec& spec : layer) {
+      const int64_t rows = checked_multiply(o.batch, spec.rows > 0 ? spec.rows : o.capacity, "decode state");
+      numbers +=
+          checked_multiply(rows, checked_multiply(spec.heads, spec.dim, "decode state"), "decode state");
+    }
+  }
+  return static_cast<size_t>(
+      checked_multiply(numbers, static_cast<int64_t>(size_of(o.dtype)), "decode state"));
 }
 
 void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<const int64_t> lengths,

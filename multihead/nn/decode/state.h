@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "multihead/core/tensor/tensor.h"
@@ -13,11 +14,25 @@ namespace multihead::nn {
 /// Cache dtype: 8 bits per number and a scale per head and token, in the format of to_int8_rows().
 inline constexpr Dtype kInt8Cache = Dtype::i32;
 
+/// A tensor that an own attention keeps: [B, heads, capacity, dim] if it grows, with a row's tokens as in KvCache; else
+/// [B, heads, rows, dim], which each call replaces.
+struct OwnCache {
+  std::string name;
+  Tensor values;
+  bool grows = true;
+};
+struct OwnCacheSpec {
+  std::string name;
+  int64_t heads = 1, dim = 1;
+  int64_t rows = 0;  ///< 0: it grows
+};
+
 /// Projected (and rotated) keys and values of one layer: [B, Hkv, capacity, D], of kInt8Cache [..., D / 4 +
 /// 1]. Row b holds lengths[b] tokens, the rest is undefined. Cross-attention fills it once from the encoder's
 /// output.
 struct KvCache {
   Tensor key, value;
+  std::vector<OwnCache> own = {};  ///< of an own attention (nn/own_attention.h), which has no key and value
 };
 
 /// Keys and values of every layer and the number of tokens in each row of the batch.
@@ -64,7 +79,7 @@ struct DecodeState {
   /// Drops the tokens of every row beyond `length`. Throws ValueError, before anything has changed, if a ring
   /// has dropped keys that the next token would see.
   void truncate(int64_t length);
-  /// Truncates one row.
+  /// Truncates one row. What an own attention carries cannot go back, but to the beginning.
   void truncate(int64_t row, int64_t length);
   /// Copies the first `tokens` tokens of row `row` of another state of the same model into row `to`, whose
   /// contents are lost. Throws ValueError, before anything has changed, if there are fewer, if they do
@@ -78,6 +93,7 @@ struct DecodeState {
 
  private:
   void check_truncation(int64_t row, int64_t length) const;
+  void shorten(int64_t row, int64_t length);
   void reorder_layers(std::span<const int64_t> rows);
 };
 
@@ -90,6 +106,10 @@ struct DecodeStateOptions {
   /// multiples of 4.
   Dtype dtype = Dtype::f32;
   int64_t window = 0;  ///< > 0: a ring; its capacity is at least ring_capacity(window, 1)
+  std::vector<std::vector<OwnCacheSpec>> own = {};  ///< of each layer, or none
+
+  /// Whether a tensor is carried from call to call, so that a part of a row cannot be taken.
+  bool carries() const;
 };
 /// Tokens that a ring holds per row for calls of up to `chunk` tokens: window + chunk + 254.
 int64_t ring_capacity(int64_t window, int64_t chunk);

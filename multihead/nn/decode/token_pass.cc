@@ -77,6 +77,7 @@ std::string TokenPass::declined(const TransformerLayer& layer, const LayerCall& 
   const AttentionCall& a = call.attention;
   const MultiHeadAttention& self = layer.self_attn;
   const MultiHeadAttentionOptions& o = self.options();
+  if (layer.own_attn.defined()) return "an own attention";
   if (call.rng != nullptr) return "dropout";
   static constexpr std::string_view kTaken[] = {"softcap", "alibi_slopes"};
   if (const char* other = multihead::detail::other_option(a, kTaken)) {

@@ -188,7 +188,18 @@ void bind_calls(nb::class_<LanguageModel>& c) {
 void bind_language_model(nb::module_& m) {
   nb::class_<LanguageModel> c(m, "LanguageModel",
                               "A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].");
-  bind_config(c, &LanguageModel::config);
+  c.def(
+      "__init__",
+      [](LanguageModel* self, LanguageModelConfig config, nb::handle attention, Rng* rng) {
+        if (!attention.is_none()) {
+          config.attention =
+              nb::cast<std::string>(nb::module_::import_("multihead.nn").attr("_name_of")(attention));
+        }
+        new (self) LanguageModel(config, rng_or_default(rng));
+      },
+      "config"_a, nb::kw_only(), "attention"_a = nb::none(), "rng"_a = nb::none(),
+      "attention: a subclass of multihead.nn.Attention in place of multi-head attention.");
+  c.def_prop_ro("config", &LanguageModel::config);
   bind_calls(c);
   c.def_prop_ro("longest", &LanguageModel::longest, "Longest supported sequence.");
   bind_states(c);
