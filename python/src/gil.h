@@ -13,11 +13,15 @@ namespace multihead::python {
 /// daemon that was computing, sleeps here instead, as under later versions, until the process is gone.
 template <class F>
 auto or_sleep(F&& f) {
+#ifdef __GLIBCXX__
   try {
     return f();
   } catch (const abi::__forced_unwind&) {
     while (true) pause();
   }
+#else  // libc++ has no name for it, and its catch (...) lets it pass
+  return f();
+#endif
 }
 
 /// Sleeps for ever once the interpreter is gone: it has forgotten its threads by then, so that asking for its

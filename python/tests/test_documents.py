@@ -75,8 +75,10 @@ def made(tmp_path_factory):
     pairs = "".join(f"{a} {n}\t{b}\n" for n in range(20) for a in SENTENCES for b in SENTENCES[:3])
     for name in ["pairs.tsv", "valid-pairs.tsv", *(f"data/bible-en-es.{part}.tsv" for part in ("train", "valid", "test"))]:
         (folder / name).write_text(pairs)
-    for name in ["labelled.tsv", "train.tsv", "valid.tsv"]:
+    for name in ["labelled.tsv", "train.tsv", "valid.tsv", "test.tsv"]:
         (folder / name).write_text("".join(f"{s}\t{'good' if 'good' in s else 'bad'}\n" for s in SENTENCES * 4))
+    (folder / "judged.tsv").write_text("".join(f"{a}\t{b}\t{int(a == b)}\n" for a in SENTENCES for b in SENTENCES))
+    (folder / "test.conll").write_text("the O\ngood B-NAME\ndog I-NAME\n\na O\ncat B-NAME\n")
     chats = "".join(f'{{"prompt": "the dog {n}:", "completion": " {s}"}}\n' for n in range(20) for s in SENTENCES)
     (folder / "chats.jsonl").write_text(chats)
     language_model(folder / "runs/demo", folder / "text.txt")
@@ -91,6 +93,9 @@ def made(tmp_path_factory):
     for name, copy in [("first.png", "cat.png"), ("second.ppm", "dog.ppm")]:
         shutil.copy(ROOT / "tests" / "data" / "images" / name, folder / copy)
     shutil.copytree(ROOT / "tests" / "data" / "images" / "vit_classifier", folder / "vit")
+    for label in ("cat", "dog"):
+        (folder / "images" / label).mkdir(parents=True)
+        shutil.copy(ROOT / "tests" / "data" / "images" / "second.ppm", folder / "images" / label)
     return folder
 
 

@@ -152,10 +152,24 @@ void construct_attention(nn::MultiHeadAttention* self, int64_t embed_dim, int64_
                          int64_t key_dim, int64_t value_dim, bool query_bias, bool key_bias, bool value_bias,
                          bool out_bias, std::optional<double> scale, double dropout_p, bool qk_norm,
                          double qk_norm_eps, bool zero_attn, Rng* rng) {
-  new (self) nn::MultiHeadAttention(
-      Options{embed_dim, num_heads, num_kv_heads, head_dim, value_head_dim, query_dim, key_dim, value_dim,
-              query_bias, key_bias, value_bias, out_bias, scale, dropout_p, qk_norm, qk_norm_eps, zero_attn},
-      rng_or_default(rng));
+  new (self) nn::MultiHeadAttention(Options{.embed_dim = embed_dim,
+                                            .num_heads = num_heads,
+                                            .num_kv_heads = num_kv_heads,
+                                            .head_dim = head_dim,
+                                            .value_head_dim = value_head_dim,
+                                            .query_dim = query_dim,
+                                            .key_dim = key_dim,
+                                            .value_dim = value_dim,
+                                            .query_bias = query_bias,
+                                            .key_bias = key_bias,
+                                            .value_bias = value_bias,
+                                            .out_bias = out_bias,
+                                            .scale = scale,
+                                            .dropout_p = dropout_p,
+                                            .qk_norm = qk_norm,
+                                            .qk_norm_eps = qk_norm_eps,
+                                            .zero_attn = zero_attn},
+                                    rng_or_default(rng));
 }
 
 using Call = nn::AttentionCall;
