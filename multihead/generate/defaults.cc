@@ -1,6 +1,7 @@
 #include "multihead/generate/defaults.h"
 
 #include <algorithm>
+#include <span>
 
 #include "multihead/core/error.h"
 #include "multihead/models/files/adapter.h"
@@ -105,12 +106,19 @@ std::string saved_defaults(const std::string& from, const Json& config, const te
   Json json = given_defaults(from, config);
   set_missing(json, "bos_token_id", tokenizer.bos_id());
   set_missing(json, "pad_token_id", tokenizer.pad_id());
-  if (is_set(json, "eos_token_id")) return json.dump(2) + "\n";
-  std::vector<int32_t> ends = turn_ends(tokenizer);
-  if (const auto end = tokenizer.eos_id(); end && std::ranges::find(ends, *end) == ends.end())
-    ends.insert(ends.begin(), *end);
-  if (ends.size() == 1) json["eos_token_id"] = ends[0];
-  if (ends.size() > 1) json["eos_token_id"] = std::vector<Json>(ends.begin(), ends.end());
+  set_missing(json, "eos_token_id", tokenizer.eos_id());
+  // A chat ends here at the ends of its template too.
+  std::vector<Json> ends;
+  if (is_set(json, "eos_token_id")) {
+    const Json& eos = json.at("eos_token_id");
+    const std::span<const Json> all = eos.is_array() ? eos.items() : std::span(&eos, 1);
+    ends.assign(all.begin(), all.end());
+  }
+  const size_t given = ends.size();
+  for (const int32_t end : turn_ends(tokenizer)) {
+    if (std::ranges::find(ends, Json(end)) == ends.end()) ends.emplace_back(end);
+  }
+  if (ends.size() > given) json["eos_token_id"] = ends;
   return json.dump(2) + "\n";
 }
 

@@ -2310,9 +2310,10 @@ class Seq2Seq:
         Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.
         """
 
-    def beam_search(self, sources: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32') -> list[Any]:
+    def beam_search(self, sources: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, beam_size: int | None = None, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float | None = None, repetition_penalty: float | None = None, no_repeat_ngram: int | None = None, min_length: int | None = None, max_length: int | None = None, suppress: Sequence[Sequence[int]] | None = None, prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool | None = None, temperature: float | None = None, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0, stop_early: bool | None = None, first_token: int | None = None, weight_dtype: str = 'f32') -> list[Any]:
         """
-        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. suppress: forbidden
+        Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. None stands for
+        beam_size 4, max_length 256, both penalties 1 and otherwise for off. suppress: forbidden
         token sequences; prefixes: per source, the first tokens of the target; first_token: of every target, at no
         cost (forced_bos_token_id); stop_early: early_stopping of transformers. sample samples num_hypotheses
         instead of searching (beam_size 1), with temperature, top_k, top_p, min_p and seed.
@@ -2422,7 +2423,8 @@ class Translator:
     @staticmethod
     def load(folder: str | bytes | os.PathLike[str]) -> Translator:
         """
-        Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.
+        Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors, tokenizers and
+        generation_config.json.
         """
 
     @property
@@ -2434,9 +2436,10 @@ class Translator:
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def translate(self, texts: str | Sequence[str], *, beam_size: int = 4, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float = 1.0, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, min_length: int = 0, max_length: int = 256, suppress: Sequence[Sequence[int]] = [], prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool = False, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int = 0, stop_early: bool = False, first_token: int | None = None, weight_dtype: str = 'f32', source_lang: str = '', target_lang: str = '') -> Any:
+    def translate(self, texts: str | Sequence[str], *, beam_size: int | None = None, num_hypotheses: int = 1, patience: float = 1.0, length_penalty: float | None = None, repetition_penalty: float | None = None, no_repeat_ngram: int | None = None, min_length: int | None = None, max_length: int | None = None, suppress: Sequence[Sequence[int]] | None = None, prefixes: Sequence[Sequence[int]] = [], alternatives: bool = False, sample: bool | None = None, temperature: float | None = None, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0, stop_early: bool | None = None, first_token: int | None = None, weight_dtype: str = 'f32', source_lang: str = '', target_lang: str = '') -> Any:
         """
         The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > 1.
+        What is None is as the folder's generation_config.json says, else as for Seq2Seq.beam_search.
         weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same translations.
         sample samples num_hypotheses translations (beam_size 1) with temperature, top_k, top_p, min_p and seed. source_lang and
         target_lang: the tokens of languages ("eng_Latn"), for models of many (NLLB, M2M100, mBART).

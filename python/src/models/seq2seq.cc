@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/generate/translate.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/train/tasks/seq2seq_run.h"
@@ -39,33 +40,48 @@ struct BeamKeywords {
 };
 
 // Defines c.name(first, *, the keywords of BeamOptions) as f(self, first, BeamKeywords).
+// `defaults(self)`: the options that hold where a keyword is None.
 // `extra`: keywords besides, one std::string each.
-template <class... Strings, class Class, class F, class... Extra>
-void def_search(nb::class_<Class>& c, const char* name, const char* first, F f, const char* doc,
-                const Extra&... extra) {
+template <class... Strings, class Class, class Defaults, class F, class... Extra>
+void def_search(nb::class_<Class>& c, const char* name, const char* first, Defaults defaults, F f,
+                const char* doc, const Extra&... extra) {
   using Tokens = std::vector<std::vector<int32_t>>;
+  using Integer = std::optional<int64_t>;
+  using Number = std::optional<double>;
+  using Flag = std::optional<bool>;
   c.def(
       name,
-      [f](const Class& self, nb::handle x, int64_t beam_size, int64_t num_hypotheses, double patience,
-          double length_penalty, double repetition_penalty, int64_t no_repeat_ngram, int64_t min_length,
-          int64_t max_length, Tokens suppress, Tokens prefixes, bool alternatives, bool sample,
-          double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, bool stop_early,
-          std::optional<int32_t> first_token, const std::string& weight_dtype, const Strings&... strings) {
-        const SamplingOptions sampling{temperature, top_k, top_p, min_p, 1.0};
+      [f, defaults](const Class& self, nb::handle x, Integer beam_size, int64_t num_hypotheses,
+                    double patience, Number length_penalty, Number repetition_penalty,
+                    Integer no_repeat_ngram, Integer min_length, Integer max_length,
+                    const std::optional<Tokens>& suppress, Tokens prefixes, bool alternatives, Flag sample,
+                    Number temperature, Integer top_k, Number top_p, Number min_p, uint64_t seed,
+                    Flag stop_early, std::optional<int32_t> first_token, const std::string& weight_dtype,
+                    const Strings&... strings) {
+        const BeamOptions own = defaults(self);
+        const SamplingOptions sampling{temperature.value_or(own.sampling.temperature),
+                                       top_k.value_or(own.sampling.top_k), top_p.value_or(own.sampling.top_p),
+                                       min_p.value_or(own.sampling.min_p), 1.0};
         return f(
             self, x,
-            BeamKeywords{{beam_size, num_hypotheses, patience, length_penalty, repetition_penalty,
-                          no_repeat_ngram, min_length, max_length, std::move(suppress), std::move(prefixes),
-                          alternatives, sample, sampling, seed, false, stop_early, first_token},
+            BeamKeywords{{beam_size.value_or(own.beam_size), num_hypotheses, patience,
+                          length_penalty.value_or(own.length_penalty),
+                          repetition_penalty.value_or(own.repetition_penalty),
+                          no_repeat_ngram.value_or(own.no_repeat_ngram), min_length.value_or(own.min_length),
+                          max_length.value_or(own.max_length), suppress.value_or(own.suppress),
+                          std::move(prefixes), alternatives, sample.value_or(own.sample), sampling, seed,
+                          own.renormalize, stop_early.value_or(own.stop_early),
+                          first_token ? first_token : own.first_token, own.free_forced_end},
                          weight_dtype},
             strings...);
       },
-      nb::arg(first), nb::kw_only(), "beam_size"_a = 4, "num_hypotheses"_a = 1, "patience"_a = 1.0,
-      "length_penalty"_a = 1.0, "repetition_penalty"_a = 1.0, "no_repeat_ngram"_a = 0, "min_length"_a = 0,
-      "max_length"_a = 256, "suppress"_a = Tokens(), "prefixes"_a = Tokens(), "alternatives"_a = false,
-      "sample"_a = false, "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0, "min_p"_a = 0.0,
-      "seed"_a = 0, "stop_early"_a = false, "first_token"_a = nb::none(), "weight_dtype"_a = "f32", extra...,
-      doc);
+      nb::arg(first), nb::kw_only(), "beam_size"_a = nb::none(), "num_hypotheses"_a = 1, "patience"_a = 1.0,
+      "length_penalty"_a = nb::none(), "repetition_penalty"_a = nb::none(), "no_repeat_ngram"_a = nb::none(),
+      "min_length"_a = nb::none(), "max_length"_a = nb::none(), "suppress"_a = nb::none(),
+      "prefixes"_a = Tokens(), "alternatives"_a = false, "sample"_a = nb::none(),
+      "temperature"_a = nb::none(), "top_k"_a = nb::none(), "top_p"_a = nb::none(), "min_p"_a = nb::none(),
+      "seed"_a = 0, "stop_early"_a = nb::none(), "first_token"_a = nb::none(), "weight_dtype"_a = "f32",
+      extra..., doc);
 }
 
 std::vector<std::vector<int32_t>> to_sources(nb::handle sources) {
@@ -103,7 +119,15 @@ nb::list beam_search_call(const Seq2Seq& seq2seq, nb::handle sources, const Beam
   return result;
 }
 
-using Translator = train::LoadedTranslator;
+struct Translator : train::LoadedTranslator {
+  BeamOptions defaults;  // of the folder's generation_config.json
+};
+
+Translator load_translator(const Path& folder) {
+  Translator loaded{train::load_translator(folder), {}};
+  apply(models::load_generation_config(folder), loaded.model.config(), loaded.defaults);
+  return loaded;
+}
 
 nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywords& words,
                           const std::string& source_lang, const std::string& target_lang) {
@@ -139,17 +163,19 @@ nb::object translate_call(const Translator& t, nb::handle texts, const BeamKeywo
 void bind_translator(nb::module_& m) {
   nb::class_<Translator> c(m, "Translator", "An encoder-decoder model with its tokenizers.");
   c.def_static(
-      "load", [](const Path& folder) { return unlocked([&] { return train::load_translator(folder); }); },
+      "load", [](const Path& folder) { return unlocked([&] { return load_translator(folder); }); },
       "folder"_a,
-      "Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors and tokenizers.");
+      "Loads a folder of Marian, BART, mBART or T5: config.json, model.safetensors, tokenizers and\n"
+      "generation_config.json.");
   c.def_prop_ro(
       "model", [](Translator& t) -> Seq2Seq& { return t.model; }, nb::rv_policy::reference_internal);
   c.def_prop_ro("source_tokenizer", [](const Translator& t) { return t.tokenizers.source; });
   c.def_prop_ro("target_tokenizer", [](const Translator& t) { return t.tokenizers.target; });
   def_search<std::string, std::string>(
-      c, "translate", "texts", translate_call,
+      c, "translate", "texts", [](const Translator& t) { return t.defaults; }, translate_call,
       "The translation of one str, or of each in a list; lists of them, best first, if num_hypotheses > "
-      "1.\nweight_dtype 'int8' quantises weights and their inputs: faster, nearly the same "
+      "1.\nWhat is None is as the folder's generation_config.json says, else as for Seq2Seq.beam_search.\n"
+      "weight_dtype 'int8' quantises weights and their inputs: faster, nearly the same "
       "translations.\nsample samples num_hypotheses translations (beam_size 1) with temperature, top_k, "
       "top_p, min_p and seed. source_lang and\ntarget_lang: the tokens of languages (\"eng_Latn\"), for "
       "models of many (NLLB, M2M100, mBART).",
@@ -228,12 +254,13 @@ void bind_model(nb::module_& m) {
       "rng"_a = nb::none(), "label_smoothing"_a = 0.0,
       "Mean cross-entropy in nats of `labels` [B, Tt]; labels -100 are ignored.");
   def_search(
-      c, "beam_search", "sources",
+      c, "beam_search", "sources", [](const Seq2Seq&) { return BeamOptions(); },
       [](const Seq2Seq& model, nb::handle sources, const BeamKeywords& words) {
         return beam_search_call(model, sources, words);
       },
       "Per source (a list of token ids, the end token included), [(tokens, score), ...], best first. "
-      "suppress: forbidden\ntoken sequences; prefixes: per source, the first tokens of the target; "
+      "None stands for\nbeam_size 4, max_length 256, both penalties 1 and otherwise for off. suppress: "
+      "forbidden\ntoken sequences; prefixes: per source, the first tokens of the target; "
       "first_token: of every target, at no\ncost (forced_bos_token_id); stop_early: early_stopping of "
       "transformers. sample samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, "
       "top_k, top_p, min_p and seed.");
