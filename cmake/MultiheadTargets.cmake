@@ -93,7 +93,7 @@ function(multihead_objects target folder kind sources)
   endif()
   set(headers "")
   if(kind STREQUAL "cold")
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:$<IF:$<CXX_COMPILER_ID:Clang>,-Os,-Og>>)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
   elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(kind library)  # on ARM kernels have flags of their own
     set(headers <immintrin.h>)

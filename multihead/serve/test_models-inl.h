@@ -52,7 +52,7 @@ inline embed::TextClassifier test_classifier() {
 
 inline std::vector<Model> test_models() {
   std::vector<Model> models;
-  models.push_back({.name = "lm", .any = Writer{test_language_model(), test_tokenizer(), {}}});
+  models.push_back({.name = "lm", .any = Writer{{test_language_model(), test_tokenizer()}, {}}});
   models.push_back({.name = "enc", .any = test_sentence_encoder()});
   models.push_back({.name = "rank", .any = test_classifier()});
   return models;

@@ -352,7 +352,7 @@ TEST(DialectsTest, CallsOfToolsInEveryDialect) {
   config.embed_dim = 16;
   config.init_std = 0.3;
   Rng rng(3);
-  models.push_back({.name = "lm", .any = Writer{models::LanguageModel(config, rng), test_tokenizer(), {}}});
+  models.push_back({.name = "lm", .any = Writer{{models::LanguageModel(config, rng), test_tokenizer()}, {}}});
   Service long_service(std::move(models), {});
   const Answer called = ask(long_service, kChat, body + R"(,"tool_choice":"required"})");
   ASSERT_EQ(called.status, 200) << called.body;
