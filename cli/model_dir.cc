@@ -42,9 +42,7 @@ namespace {
 // One set, with the defaults of generation unless `to` has others.
 void save_dir(const io::CheckpointContents& contents, const std::string& to) {
   const io::FileSet set = io::model_folder_files(to);
-  io::CheckpointContents kept = contents;
-  if (set.back() != io::kGenerationFile) kept.files.erase(io::kGenerationFile);
-  io::save_files(to, set, [&](io::DirectoryWriter& writer) { io::write_contents(writer, kept); });
+  io::save_files(to, set, [&](io::DirectoryWriter& writer) { io::write_model(writer, contents, set); });
 }
 
 }  // namespace

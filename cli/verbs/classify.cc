@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 
 #include "cli/images/image.h"
@@ -15,8 +14,6 @@
 #include "multihead/embed/image_classifier.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/embed/token_classifier.h"
-#include "multihead/io/json.h"
-#include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"
 
@@ -94,9 +91,7 @@ class Classify : public Verb {
       use_only("images", {"image", "top", "weights"});
       return classify_images(common);
     }
-    const std::string config = (std::filesystem::path(flags_.folder) / "config.json").string();
-    const models::EncoderHead head =
-        reading([&] { return models::encoder_config_from_json(io::load_json(config), config).head; });
+    const models::EncoderHead head = reading([&] { return models::encoder_head(flags_.folder); });
     const bool reads_tokens = head == models::EncoderHead::tokens;
     if (!reads_tokens && head != models::EncoderHead::classification) {
       throw InputError(concat(printable(flags_.folder),

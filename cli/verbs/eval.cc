@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 
 #include "cli/model_dir.h"
 #include "cli/parser.h"
@@ -14,8 +13,7 @@
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/translate.h"
-#include "multihead/io/json.h"
-#include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/text/bleu.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/train/evaluate.h"
@@ -198,13 +196,7 @@ class Eval : public Verb {
 
   int run_encoder(const CommonOptions& common) const {
     using enum models::EncoderHead;
-    const auto head = reading([&] {
-      const std::filesystem::path own = std::filesystem::path(folder_) / "config.json";
-      const bool is_elsewhere = !std::filesystem::exists(own) && models::is_adapter_folder(folder_);
-      const std::string config =
-          is_elsewhere ? models::base_of_adapter(folder_) + "/config.json" : own.string();
-      return models::encoder_config_from_json(io::load_json(config), config).head;
-    });
+    const auto head = reading([&] { return models::encoder_head(folder_); });
     if (head == classification) {
       use_only("a classifier", {"data", "format", "predictions", "page"});
       return eval_classifier(encoder_test(), common);

@@ -101,14 +101,6 @@ void report_on(const Classifier& classifier, const Tensor& logits, const Labelle
              to_text(report, names));
 }
 
-double number_in(const std::string& text, const std::string& where) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
-    throw InputError(concat(where, ": the label must be a number, got ", quote(text, 40)));
-  return value;
-}
-
 // Documents of one query are ranked; all scores are compared with the labels.
 void report_ranking(const std::vector<std::string>& queries, const std::vector<double>& truth,
                     const Tensor& scores, const CommonOptions& common) {
@@ -145,7 +137,7 @@ int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledT
   std::vector<double> truth;
   for (size_t i = 0; i < texts.labels.size(); ++i) {
     const std::string where = concat(test.data, ": line ", texts.lines[i]);
-    truth.push_back(number_in(texts.labels[i], where));
+    truth.push_back(number_in(texts.labels[i], "the label", where));
     if (truth.back() < 0 && !texts.seconds.empty())
       throw InputError(concat(where, ": a relevance must not be negative, got ", quote(texts.labels[i], 40)));
   }
@@ -165,6 +157,14 @@ int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledT
 }
 
 }  // namespace
+
+double number_in(const std::string& text, const std::string& what, const std::string& where) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    throw InputError(concat(where, ": ", what, " must be a number, got ", quote(text, 40)));
+  return value;
+}
 
 std::string cell(const std::string& text) {
   std::string line = one_line(text);

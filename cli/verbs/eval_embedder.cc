@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <map>
 
 #include "cli/model_dir.h"
@@ -34,11 +32,8 @@ PairTable read_pair_table(const EncoderTest& test) {
   text::Table table = text::read_table(test.data, layout, test.format);
   PairTable pairs = {std::move(table.cells[0]), std::move(table.cells[1])};
   for (size_t i = 0; i < table.cells[2].size(); ++i) {
-    const std::string& cell = table.cells[2][i];
-    double& value = pairs.scores.emplace_back();
-    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-    MH_CHECK(error == std::errc() && end == cell.data() + cell.size() && std::isfinite(value), FormatError,
-             test.data, ": line ", table.lines[i], ": the score must be a number, got ", quote(cell, 40));
+    pairs.scores.push_back(
+        number_in(table.cells[2][i], "the score", concat(test.data, ": line ", table.lines[i])));
   }
   return pairs;
 }

@@ -24,6 +24,8 @@ int eval_tagger(const EncoderTest& test, const CommonOptions& common);
 /// Pairs of a query and its document, or of texts with a score.
 int eval_embedder(const EncoderTest& test, const CommonOptions& common);
 
+/// A finite number. Throws InputError: at `where`, `what` must be one.
+double number_in(const std::string& text, const std::string& what, const std::string& where);
 /// A cell of a TSV file.
 std::string cell(const std::string& text);
 

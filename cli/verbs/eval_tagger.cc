@@ -47,11 +47,7 @@ class TaggerScore {
       all.right += one.right, all.guessed += one.guessed, all.support += one.support;
       macro.f1 += f.f1 / static_cast<double>(counts_.size());
       row(label, f);
-      rows.push_back(Json::object({{"label", label},
-                                   {"precision", f.precision},
-                                   {"recall", f.recall},
-                                   {"f1", f.f1},
-                                   {"support", f.support}}));
+      rows.push_back(train::to_json(label, f));
     }
     const LabelFigures micro = train::figures_of(all.right, all.guessed, all.support);
     row("all", micro);

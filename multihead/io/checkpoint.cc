@@ -76,6 +76,13 @@ void write_contents(DirectoryWriter& writer, const CheckpointContents& contents)
   }
 }
 
+void write_model(DirectoryWriter& writer, const CheckpointContents& contents, const FileSet& set) {
+  if (set.back() == kGenerationFile) return write_contents(writer, contents);
+  CheckpointContents others = contents;
+  others.files.erase(kGenerationFile);
+  write_contents(writer, others);
+}
+
 std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents,
                             const std::string& run) {
   const std::string path = checkpoint_path(folder, step);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "multihead/io/directory.h"
+#include "multihead/io/file_set.h"
 #include "multihead/io/safetensors.h"
 
 namespace multihead::io {
@@ -25,6 +26,8 @@ struct CheckpointContents {
 
 /// Tensors first. Throws ValueError (tensors outside *.safetensors, bytes in one), IoError.
 void write_contents(DirectoryWriter& writer, const CheckpointContents& contents);
+/// The same of a model's folder, whose set is of model_folder_files(): others' defaults of generation stay.
+void write_model(DirectoryWriter& writer, const CheckpointContents& contents, const FileSet& set);
 
 struct CheckpointInfo {
   int64_t step = 0;

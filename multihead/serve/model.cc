@@ -5,7 +5,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/io/gguf.h"
-#include "multihead/io/json.h"
 #include "multihead/models/files/hugging_face.h"
 
 namespace multihead::serve {
@@ -24,10 +23,8 @@ Model::Any load_any(const std::string& path, std::optional<nn::WeightDtype> weig
   if (!is_gguf && models::is_seq2seq_folder(path))
     throw ValueError(concat(path, ": translators are not served"));
   if (!is_gguf && models::has_encoder(path)) {
-    const std::string config = (fs::path(path) / "config.json").string();
-    const auto head = models::is_encoder_folder(path)
-                          ? models::encoder_config_from_json(io::load_json(config), config).head
-                          : models::EncoderHead::none;
+    const auto head =
+        models::is_encoder_folder(path) ? models::encoder_head(path) : models::EncoderHead::none;
     if (head == models::EncoderHead::classification) return embed::TextClassifier::load(path, dense);
     return embed::SentenceEncoder::load(path, dense);
   }

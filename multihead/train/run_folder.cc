@@ -116,15 +116,8 @@ void RunFolder::begin(Json record) {
 void RunFolder::publish(const io::CheckpointContents& model) {
   remove(kSummaryFile);
   const io::FileSet set = io::model_folder_files(path_);
-  const bool has_defaults = set.back() == io::kGenerationFile;
   io::replace_files(
-      path_, set,
-      [&](io::DirectoryWriter& writer) {
-        io::CheckpointContents contents = model;
-        if (!has_defaults) contents.files.erase(io::kGenerationFile);
-        io::write_contents(writer, contents);
-      },
-      run_);
+      path_, set, [&](io::DirectoryWriter& writer) { io::write_model(writer, model, set); }, run_);
 }
 
 void RunFolder::write_summary(const Json& summary) {

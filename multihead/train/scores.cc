@@ -67,15 +67,18 @@ LabelReport report_labels(std::span<const int64_t> guesses, std::span<const int6
   return report;
 }
 
+Json to_json(const std::string& label, const LabelFigures& figures) {
+  return Json::object({{"label", label},
+                       {"precision", figures.precision},
+                       {"recall", figures.recall},
+                       {"f1", figures.f1},
+                       {"support", figures.support}});
+}
+
 Json to_json(const LabelReport& report, const std::vector<std::string>& names) {
   Json rows = Json::array(), confusion = Json::array();
   for (size_t i = 0; i < names.size(); ++i) {
-    const LabelFigures& one = report.labels[i];
-    rows.push_back(Json::object({{"label", names[i]},
-                                 {"precision", one.precision},
-                                 {"recall", one.recall},
-                                 {"f1", one.f1},
-                                 {"support", one.support}}));
+    rows.push_back(to_json(names[i], report.labels[i]));
     confusion.push_back(std::vector<Json>(report.confusion[i].begin(), report.confusion[i].end()));
   }
   return Json::object({{"accuracy", report.accuracy},

@@ -26,6 +26,8 @@ struct LabelReport {
 /// One of `num_labels` for each: the guesses, and the truth.
 LabelReport report_labels(std::span<const int64_t> guesses, std::span<const int64_t> labels,
                           int64_t num_labels);
+/// {"label", "precision", "recall", "f1", "support"}.
+Json to_json(const std::string& label, const LabelFigures& figures);
 /// {"labels": [{"label", "precision", "recall", "f1", "support"}], "macro_f1", …, "confusion"}.
 Json to_json(const LabelReport& report, const std::vector<std::string>& names);
 /// Precision, recall and F1 from counts.

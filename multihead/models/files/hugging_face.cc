@@ -397,6 +397,11 @@ EncoderConfig encoder_config_from_json(const Json& json, const std::string& wher
   return from_json(reader, where, named_family<EncoderConfig>(reader));
 }
 
+EncoderHead encoder_head(const std::string& folder) {
+  const std::string path = config_path(folder);
+  return encoder_config_from_json(io::load_json(path), path).head;
+}
+
 ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::string& where) {
   io::ConfigReader reader(json, where);
   return from_json(reader, where, named_family<ImageEncoderConfig>(reader));

@@ -43,6 +43,8 @@ bool is_seq2seq_folder(const std::string& folder);
 bool is_encoder_folder(const std::string& folder);
 /// The same of an encoder of images.
 bool is_image_folder(const std::string& folder);
+/// The head of the encoder that load_encoder() reads. Throws IoError, FormatError.
+EncoderHead encoder_head(const std::string& folder);
 /// Whether load_encoder() reads it: an encoder's, or a T5 whose decoder it leaves out.
 bool has_encoder(const std::string& folder);
 
