@@ -25,8 +25,9 @@ ARGUMENTS = {
     "shape": "ShapeLike",
     "axis": "int | Sequence[int]",
     "align": "str | int | Sequence[int]",
+    "attention": "type[Attention]",
     "on_token": "Callable[[int, int], Any]",
-    "on_result on_text progress body function tensor_type": "Callable[..., Any]",
+    "on_result on_text progress body function make tensor_type": "Callable[..., Any]",
     "draft": "LanguageModel | str",
     "tokenizer": "Tokenizer",
     "json_schema": "Mapping[str, Any] | bool | str",
@@ -177,7 +178,7 @@ text = re.sub(r"(?m)^(    \w+: .*)\n\n(?=    \w+: )", r"\1\n", text)
 text = re.sub(r"(?m)^class Tensor:\n(    \"\"\".*?\"\"\"\n)", lambda m: m[0] + "\n" + methods_of(FOLDER / "_tensor_methods.py"), text, count=1, flags=re.S)
 text = text.replace("from collections.abc import Mapping, Sequence", "from collections.abc import Callable, Iterator, Mapping, Sequence")
 text = text.replace("from typing import overload", "from typing import Any, Literal, overload\n\nfrom typing_extensions import Self\n\n"
-                    "from ._types import ArrayLike, DTypeLike, Index, ShapeLike")  # fmt: skip
+                    "from ._types import ArrayLike, DTypeLike, Index, ShapeLike\nfrom .nn import Attention")  # fmt: skip
 TARGET.write_text(text)
 
 import multihead as mh  # noqa: E402

@@ -96,9 +96,10 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   for (const char* name : {"steps", "warmup"}) {
     if (options_.extends) now.erase(name), before.erase(name);
   }
-  // Runs from before there was a choice.
-  if (now.contains("precision") && !before.contains("precision")) before["precision"] = "f32";
-  if (now.contains("shards") && !before.contains("shards")) before["shards"] = 1;
+  const std::pair<const char*, Json> only_ways[] = {{"precision", "f32"}, {"shards", 1}, {"attention", ""}};
+  for (const auto& [name, value] : only_ways) {  // of runs from before there was a choice
+    if (now.contains(name) && !before.contains(name)) before[name] = value;
+  }
   const std::string changed = differences(before, now);
   MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);
   io::ConfigReader saved = state.child("progress");

@@ -5,6 +5,7 @@ from typing import Any, Literal, overload
 from typing_extensions import Self
 
 from ._types import ArrayLike, DTypeLike, Index, ShapeLike
+from .nn import Attention
 
 import numpy
 
@@ -1855,7 +1856,7 @@ class OwnAttentionCall:
     def options(self) -> dict[str, Any]: ...
 
     @property
-    def rotary(self) -> RotaryTable: ...
+    def rotary(self) -> RotaryTable | None: ...
 
     @property
     def positions(self) -> Tensor: ...
@@ -1877,7 +1878,7 @@ class OwnAttentionCall:
     def carry(self, name: str, x: Tensor) -> None:
         """Keeps a tensor that caches() names with three sizes for the next call."""
 
-def register_attention(name: str, make: ArrayLike) -> None:
+def register_attention(name: str, make: Callable[..., Any]) -> None:
     """Registers make(sizes, rng), which makes the attention of a layer."""
 
 class LanguageModelConfig:
@@ -1957,7 +1958,7 @@ class LanguageModel:
     A decoder-only Transformer: tokens [B, T] -> logits [B, T, vocab_size].
     """
 
-    def __init__(self, config: LanguageModelConfig, *, attention: ArrayLike | None = None, rng: Rng | None = None) -> None:
+    def __init__(self, config: LanguageModelConfig, *, attention: type[Attention] | None = None, rng: Rng | None = None) -> None:
         """
         attention: a subclass of multihead.nn.Attention in place of multi-head attention.
         """

@@ -206,7 +206,7 @@ INTERNAL = {  # reason: names
     "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights check_weights read_weights resolved "
     "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor "
-    "tied_parameters tokenizer_folder",
+    "tied_parameters tokenizer_folder encoder_head",
     "what generation_config.json asks of the verbs": "GenerationConfig generation_config_from_json generation_keys "
     "load_generation_config generation_json saved_defaults apply apply_rules check_rules StopStrings TextStream is_blank",
     "files below checkpoints": "checkpoint_path join not_a_file IntegerRange NumberRange ConfigReader "
@@ -216,7 +216,7 @@ INTERNAL = {  # reason: names
     "path_to_json path_from_json "
     "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
     "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
-    "remove_files adopt_files save_files lock_folder refuse_foreign check_complete finish_files holds_other publish_staged "
+    "remove_files adopt_files save_files write_model lock_folder refuse_foreign check_complete finish_files holds_other publish_staged "
     "model_folder_files",
     "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",

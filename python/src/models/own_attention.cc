@@ -149,7 +149,8 @@ void bind_own_call(nb::module_& m) {
       "of each row, None if all are; is_cached.")
       .def_prop_ro("options", [](const PyCall& c) { return keywords_of_call(c.get().options()); })
       .def_prop_ro(
-          "rotary", [](const PyCall& c) { return c.get().rotary(); }, nb::rv_policy::copy)
+          "rotary", [](const PyCall& c) { return c.get().rotary(); }, nb::rv_policy::copy,
+          nb::for_getter(nb::sig("def rotary(self) -> RotaryTable | None")))
       .def_prop_ro("positions", [](const PyCall& c) { return c.get().positions(); })
       .def_prop_ro("counts", [](const PyCall& c) { return optional_tensor(c.get().counts()); })
       .def_prop_ro("is_cached", [](const PyCall& c) { return c.get().is_cached(); })
