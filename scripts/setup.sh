@@ -12,7 +12,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build python3 libhwy-dev nlohmann-json3-dev libutf8proc-dev libfmt-dev)
 serve_packages=(libevent-dev curl python3-pip ca-certificates)
 test_packages=(libevent-dev libpng-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev pkg-config ccache python3-dev python3-venv ca-certificates)
-dev_packages=(git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libbenchmark-dev shellcheck)
+dev_packages=(git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libbenchmark-dev shellcheck abigail-tools)
 
 case "${1:-}" in
   "" | --demo) ;;
