@@ -78,6 +78,14 @@ bool has_references(const Json& json) {
              : json.is_object() && std::any_of(json.members().begin(), json.members().end(), in_member);
 }
 
+// Before draft 2019-09 nothing beside a reference counted.
+bool is_older_draft(const Json& root) {
+  const Json* draft = root.is_object() ? root.find("$schema") : nullptr;
+  if (draft == nullptr || !draft->is_string()) return false;
+  const auto is_named = [&](const char* name) { return draft->as_string().find(name) != std::string::npos; };
+  return is_named("draft-04") || is_named("draft-06") || is_named("draft-07");
+}
+
 std::string unescaped_pointer(std::string_view part) {
   std::string text;
   for (size_t i = 0; i < part.size(); ++i) {
@@ -129,7 +137,9 @@ int32_t JsonCompiler::made(Json json, const std::string& place) {
 
 const Json* JsonCompiler::keyword(int32_t id, std::string_view key) const {
   const Schema& schema = schemas_[static_cast<size_t>(id)];
-  return schema.json->is_object() ? schema.json->find(key) : nullptr;
+  if (!schema.json->is_object()) return nullptr;
+  const bool is_beside = key != "$ref" && schema.json->contains("$ref");
+  return is_beside && is_older_draft(*schema.root) ? nullptr : schema.json->find(key);
 }
 
 void JsonCompiler::refuse(const Schema& schema, std::string_view key, const std::string& why) const {
