@@ -22,7 +22,7 @@
 namespace multihead::cli {
 namespace {
 
-// What is classified: the label of each, its place for messages, and how the predictions show it.
+// The rows that are classified: the label of each, its place for messages, and how the predictions show it.
 struct LabelledInputs {
   std::vector<std::string> labels, places, shown;
   const char* columns;  // of `shown`

@@ -1,4 +1,4 @@
-// What a client is told when its request cannot be answered.
+// A client is told this when its request cannot be answered.
 #pragma once
 
 #include <stdexcept>

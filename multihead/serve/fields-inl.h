@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "multihead/core/text/json.h"
 #include "multihead/serve/error.h"
+#include "multihead/serve/http.h"
 
 namespace multihead::serve {
 
@@ -17,8 +19,13 @@ namespace multihead::serve {
 /// Null counts as absent. Every function throws ApiError 400 that names the member.
 class Fields {
  public:
-  /// `place` goes before the names of members: "stream_options.".
-  explicit Fields(const Json& json, std::string place = "");
+  /// A request's body. Throws ApiError. A member that is read must be one that /openapi.json describes:
+  /// std::logic_error.
+  explicit Fields(const HttpRequest& request);
+  /// An object inside it; `place` goes before the names of its members: "stream_options.".
+  Fields(const Json& json, std::string place);
+  Fields(const Fields&) = delete;
+  Fields& operator=(const Fields&) = delete;
 
   const Json* find(std::string_view key);
   const Json& required(std::string_view key);
@@ -39,12 +46,14 @@ class Fields {
   [[noreturn]] void refuse(std::string_view key, const std::string& expected) const;
 
  private:
+  std::optional<Json> body_;
   const Json& json_;
   std::string place_;
+  std::optional<std::string_view> path_;  // whose description names the members
   std::set<std::string, std::less<>> read_;
 };
 
-/// Of a request's body. Throws ApiError.
-Json parse_body(const std::string& body);
+/// Whether /openapi.json describes this member of the path's requests.
+bool is_described(std::string_view path, std::string_view member);
 
 }  // namespace multihead::serve

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <stdexcept>
 
 #include "multihead/core/error.h"
 #include "multihead/serve/fields-inl.h"
 
 namespace multihead::serve {
+namespace {
 
 Json parse_body(const std::string& body) {
   try {
@@ -16,6 +18,11 @@ Json parse_body(const std::string& body) {
   }
 }
 
+}  // namespace
+
+Fields::Fields(const HttpRequest& request)
+    : body_(parse_body(request.body)), json_(*body_), path_(request.path) {}
+
 Fields::Fields(const Json& json, std::string place) : json_(json), place_(std::move(place)) {
   if (!json.is_object()) {
     const std::string what = place_.substr(0, place_.size() - 1);
@@ -24,6 +31,8 @@ Fields::Fields(const Json& json, std::string place) : json_(json), place_(std::m
 }
 
 const Json* Fields::find(std::string_view key) {
+  if (path_ && !is_described(*path_, key))
+    throw std::logic_error(concat(*path_, " reads ", quote(key), ", which openapi.cc does not describe"));
   read_.emplace(key);
   const Json* value = json_.find(key);
   return value == nullptr || value->is_null() ? nullptr : value;

@@ -34,7 +34,7 @@ std::string_view without_blanks(std::string_view text) {
   return text;
 }
 
-/// Of a text of digits alone; -1: it is none, or too long to be meant.
+/// The number that a text of digits is; -1: it is none, or too long to be meant.
 int64_t natural_number(std::string_view digits, int base) {
   uint64_t value = 0;
   if (digits.empty() || digits.size() > 15) return -1;

@@ -1,4 +1,4 @@
-// What a model is asked to do, whatever dialect it was asked in. Private to serve/.
+// Jobs are requests to a model, whatever dialect they came in. Private to serve/.
 #pragma once
 
 #include <cstdint>

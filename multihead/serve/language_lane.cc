@@ -142,7 +142,7 @@ void LanguageLane::finish_choices(Live& live) {
   live.job.listener->finish(live.usage);
 }
 
-// What is left of a request goes.
+// The sequences that a request still has end.
 void LanguageLane::leave(Live& live) {
   for (Choice& choice : live.choices) {
     if (choice.has_ended || choice.sequence < 0) continue;

@@ -55,7 +55,7 @@ class Reply {
   void note(const Facts& facts);
   Facts facts() const;
 
-  /// What is to be sent. A status is there once, with the first part.
+  /// The bytes to be sent next. A status is there once, with the first part.
   struct Part {
     int status = 0;
     HttpHeaders headers = {};

@@ -1,4 +1,4 @@
-// What dialects see of the service. Private to serve/.
+// The service as dialects see it. Private to serve/.
 #pragma once
 
 #include <array>

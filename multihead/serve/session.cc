@@ -42,7 +42,7 @@ size_t HttpSession::receive(std::string_view bytes) {
   return is_closed_ ? bytes.size() : taken;
 }
 
-// What is not HTTP, or comes too slowly, is answered all the same.
+// Bytes that are not HTTP, or come too slowly, are answered all the same.
 void HttpSession::refuse(const ApiError& error) {
   line_ = {.peer = peer_, .method = "-", .path = "-"};
   keeps_alive_ = false;

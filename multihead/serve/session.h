@@ -13,7 +13,7 @@
 
 namespace multihead::serve {
 
-/// What is known of a request when it is over.
+/// A line of the log: the facts about a request that is over.
 struct AccessLine {
   std::string peer, method, path;
   int status = 0;

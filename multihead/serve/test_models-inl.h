@@ -90,7 +90,7 @@ inline Answer ask(Service& service, const std::string& path, const std::string& 
   return answer_of(*service.handle(test_request(path, body, method)));
 }
 
-/// What stands in `place` of an answer to a completion.
+/// The text or value in `place` of an answer to a completion.
 inline Json choice_of(const Answer& answer, size_t place = 0) {
   return answer.json().at("choices").at(place);
 }

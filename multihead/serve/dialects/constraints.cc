@@ -1,4 +1,4 @@
-// What an answer must be, and the functions that it may call.
+// The form that an answer must have, and the functions that it may call.
 #include <algorithm>
 #include <charconv>
 #include <utility>

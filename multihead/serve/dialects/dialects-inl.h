@@ -36,8 +36,7 @@ void metrics(const Call& call);
 void openapi(const Call& call);
 extern const ErrorStyle kTeiErrors, kOllamaErrors;
 
-/// What the members of every way of asking for text say, on top of the folder's defaults.
-/// Reads temperature, top_p, top_k, min_p, the repetition penalty under its name there, seed, stop.
+/// Reads the members that every way of asking for text has, on top of the folder's defaults: temperature, top_p, top_k, min_p, the repetition penalty under its name there, seed, stop.
 void read_sampling(Fields& fields, const Writer& writer, GenerationJob& job,
                    const char* repetition = "repetition_penalty");
 /// The messages of a chat as its template gets them. Throws ApiError naming what it does not support.
@@ -72,6 +71,7 @@ std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& pl
 
 /// Numbers in the fewest digits that read back as the same floats.
 std::string json_array(std::span<const float> numbers);
+std::string json_rows(std::span<const float> numbers, int64_t width);
 std::string base64(std::span<const float> numbers);
 
 }  // namespace multihead::serve

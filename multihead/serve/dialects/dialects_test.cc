@@ -1,4 +1,4 @@
-// What each dialect answers and refuses, without sockets.
+// Each dialect answers and refuses, without sockets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,7 +152,8 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
   }
 }
 
-// The description lists every path; its members are those that are read, and no others.
+// The description lists every path, and only members that are read. That all of those are described is asked
+// where they are read, by Fields::find().
 TEST(DialectsTest, TheDescriptionIsWhatIsAnswered) {
   Service service(test_models(), {});
   const Json paths = ask(service, "/openapi.json", "", "GET").json().at("paths");

@@ -190,6 +190,14 @@ void set_messages(const ServedModel& model, const Json& messages, GenerationJob&
   set_chat(model, messages, Json::object(), std::move(tools), job);
 }
 
+// The members that both paths for vectors have.
+ServedModel& read_embedding(Fields& fields, const Call& call, EmbedJob& job) {
+  job.reply = call.reply;
+  fields.only("options", {Json::object()});
+  fields.ignore({"keep_alive"});
+  return named_or_latest(call, fields.required_text("model"));
+}
+
 }  // namespace
 
 const ErrorStyle kOllamaErrors = {ollama_body, ollama_event};
@@ -214,8 +222,7 @@ void ollama_ps(const Call& call) {
 }
 
 void ollama_show(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   const ServedModel& model = named_or_latest(call, fields.required_text("model"));
   fields.ignore({"verbose"});
   fields.finish();
@@ -236,27 +243,19 @@ void ollama_version(const Call& call) {
 }
 
 void ollama_embed(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
-  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  Fields fields(call.request);
   EmbedJob job;
-  job.reply = call.reply;
+  ServedModel& model = read_embedding(fields, call, job);
   job.dimensions = fields.integer("dimensions", 0, 1, model.encoder().dim());
   job.inputs = read_inputs(fields.required("input"), "input", call.service.options.max_inputs);
   job.truncates = fields.boolean("truncate", true);
   job.has_unit_length = true;
-  fields.only("options", {Json::object()});
-  fields.ignore({"keep_alive"});
   fields.finish();
   job.finish = [reply = call.reply, &model, begin = Reply::Clock::now()](std::span<const float> vectors,
                                                                          int64_t width, const Usage& usage) {
     count_usage(model, *reply, usage);
-    std::string list;
-    for (size_t at = 0; at < vectors.size(); at += static_cast<size_t>(width)) {
-      list += (at > 0 ? "," : "") + json_array(vectors.subspan(at, static_cast<size_t>(width)));
-    }
-    reply->answer_json(concat(R"({"model":)", Json(model.model.name).dump(), R"(,"embeddings":[)", list,
-                              R"(],"total_duration":)", nanoseconds_since(begin),
+    reply->answer_json(concat(R"({"model":)", Json(model.model.name).dump(), R"(,"embeddings":)",
+                              json_rows(vectors, width), R"(,"total_duration":)", nanoseconds_since(begin),
                               R"(,"load_duration":0,"prompt_eval_count":)", usage.prompt_tokens, "}"));
   };
   call.service.submit(model, std::move(job));
@@ -264,15 +263,11 @@ void ollama_embed(const Call& call) {
 
 // The older path: one text, and the vector as the model gives it.
 void ollama_embedding(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
-  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  Fields fields(call.request);
   EmbedJob job;
-  job.reply = call.reply;
+  ServedModel& model = read_embedding(fields, call, job);
   job.inputs = {fields.required_text("prompt")};
   job.truncates = true;
-  fields.only("options", {Json::object()});
-  fields.ignore({"keep_alive"});
   fields.finish();
   job.finish = [reply = call.reply, &model](std::span<const float> vector, int64_t, const Usage& usage) {
     count_usage(model, *reply, usage);
@@ -282,8 +277,7 @@ void ollama_embedding(const Call& call) {
 }
 
 void ollama_chat(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = named_or_latest(call, fields.required_text("model"));
   GenerationJob job;
   read_options(fields, call, model, job);
@@ -293,8 +287,7 @@ void ollama_chat(const Call& call) {
 }
 
 void ollama_generate(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = named_or_latest(call, fields.required_text("model"));
   GenerationJob job;
   read_options(fields, call, model, job);

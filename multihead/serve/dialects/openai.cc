@@ -30,8 +30,7 @@ void show_model(const Call& call) {
 }
 
 void openai_embeddings(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = call.model_named(fields.required_text("model"));
   const int64_t width = model.encoder().dim();
   EmbedJob job;

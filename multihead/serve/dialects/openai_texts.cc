@@ -8,7 +8,7 @@
 namespace multihead::serve {
 namespace {
 
-// What completions and chat have in common.
+// Completions and chat have these members in common.
 void read_common(Fields& fields, const Call& call, const ServedModel& model, GenerationJob& job,
                  OpenAiForm& form) {
   job.reply = call.reply;
@@ -56,8 +56,7 @@ int64_t longest_answer(Fields& fields, const char* name, int64_t otherwise, int6
 }  // namespace
 
 void openai_completions(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = call.model_named(fields.required_text("model"));
   OpenAiForm form = {.id = fresh_id("cmpl-")};
   GenerationJob job;
@@ -87,8 +86,7 @@ void openai_completions(const Call& call) {
 }
 
 void openai_chat(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = call.model_named(fields.required_text("model"));
   OpenAiForm form = {.id = fresh_id("chatcmpl-"), .is_chat = true};
   GenerationJob job;

@@ -121,20 +121,28 @@ Json model_schema(const Call& call) {
   return Json::object({{"type", "string"}, {"enum", names}});
 }
 
+struct Member {
+  std::string_view name, schema;
+  bool is_required = false;
+};
+
+// Takes the first member of a list.
+Member take_member(std::string_view& list) {
+  const std::string_view word = list.substr(0, list.find(' '));
+  list.remove_prefix(std::min(list.size(), word.size() + 1));
+  const size_t colon = word.find(':');
+  Member member = {word.substr(0, colon), word.substr(colon + 1), word[colon - 1] == '!'};
+  if (member.is_required) member.name.remove_suffix(1);
+  return member;
+}
+
 Json body_schema(std::string_view list, const Json& model) {
   static const Json members = Json::parse(kMembers);
   Json properties = Json::object(), required = Json::array();
   while (!list.empty()) {
-    const std::string_view word = list.substr(0, list.find(' '));
-    list.remove_prefix(std::min(list.size(), word.size() + 1));
-    const size_t colon = word.find(':');
-    std::string_view name = word.substr(0, colon);
-    if (name.ends_with('!')) {
-      name.remove_suffix(1);
-      required.push_back(name);
-    }
-    const std::string_view schema = word.substr(colon + 1);
-    properties[name] = schema == "model" ? model : members.at(schema);
+    const Member member = take_member(list);
+    if (member.is_required) required.push_back(member.name);
+    properties[member.name] = member.schema == "model" ? model : members.at(member.schema);
   }
   return Json::object({{"type", "object"},
                        {"properties", properties},
@@ -168,6 +176,16 @@ Json operation(const Route& route, const Json& model) {
 }
 
 }  // namespace
+
+bool is_described(std::string_view path, std::string_view member) {
+  for (const Body& body : kBodies) {
+    if (body.path != path) continue;
+    for (std::string_view list = body.members; !list.empty();) {
+      if (take_member(list).name == member) return true;
+    }
+  }
+  return false;
+}
 
 void openapi(const Call& call) {
   Json paths = Json::object();

@@ -244,8 +244,7 @@ void read_format(Fields& fields, GenerationJob& job, Json& frame) {
 }  // namespace
 
 void openai_responses(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = call.model_named(fields.required_text("model"));
   GenerationJob job;
   job.reply = call.reply;

@@ -100,8 +100,7 @@ void add_input(const Json& item, const std::string& place, ScoreJob& job) {
 const ErrorStyle kTeiErrors = {tei_body, tei_body};
 
 void rerank(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = model_or_first<embed::TextClassifier>(call, fields);
   const embed::TextClassifier& classifier = model.classifier();
   if (classifier.num_labels() != 1) {
@@ -110,7 +109,7 @@ void rerank(const Call& call) {
                           " labels; ranking needs one"),
                    "model");
   }
-  RerankForm form = {.is_tei = body.contains("texts")};
+  RerankForm form = {.is_tei = call.request.path == "/rerank" && fields.find("texts") != nullptr};
   const std::string query = fields.required_text("query");
   const int64_t most = call.service.options.max_inputs;
   form.documents = read_documents(fields, form.is_tei ? "texts" : "documents", most);
@@ -146,8 +145,7 @@ void rerank(const Call& call) {
 }
 
 void tei_embed(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = model_or_first<embed::SentenceEncoder>(call, fields);
   EmbedJob job;
   job.reply = call.reply;
@@ -163,18 +161,13 @@ void tei_embed(const Call& call) {
   job.finish = [reply = call.reply, &model](std::span<const float> vectors, int64_t width,
                                             const Usage& usage) {
     count_usage(model, *reply, usage);
-    std::string list;
-    for (size_t at = 0; at < vectors.size(); at += static_cast<size_t>(width)) {
-      list += (at > 0 ? "," : "") + json_array(vectors.subspan(at, static_cast<size_t>(width)));
-    }
-    reply->answer_json("[" + list + "]");
+    reply->answer_json(json_rows(vectors, width));
   };
   call.service.submit(model, std::move(job));
 }
 
 void tei_predict(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   ServedModel& model = model_or_first<embed::TextClassifier>(call, fields);
   ScoreJob job;
   job.reply = call.reply;

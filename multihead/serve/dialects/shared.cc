@@ -1,4 +1,4 @@
-// What several dialects read and write alike.
+// Several dialects read and write these alike.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -135,6 +135,14 @@ std::string json_array(std::span<const float> numbers) {
   }
   list.back() = ']';
   return list;
+}
+
+std::string json_rows(std::span<const float> numbers, int64_t width) {
+  std::string list;
+  for (size_t at = 0; at < numbers.size(); at += static_cast<size_t>(width)) {
+    list += (at > 0 ? "," : "") + json_array(numbers.subspan(at, static_cast<size_t>(width)));
+  }
+  return "[" + list + "]";
 }
 
 std::string base64(std::span<const float> numbers) {

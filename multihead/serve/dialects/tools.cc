@@ -21,10 +21,9 @@ std::string label_value(const std::string& text) {
 }  // namespace
 
 void tokenize(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   const ServedModel& model = call.model_named(fields.required_text("model"));
-  const char* key = body.contains("prompt") ? "prompt" : "content";
+  const char* key = fields.find("prompt") != nullptr ? "prompt" : "content";
   const std::string text = fields.required_text(key);
   if (text.size() > kMostText)
     throw ApiError(413, concat(key, " must have at most ", kMostText, " bytes"), key);
@@ -40,8 +39,7 @@ void tokenize(const Call& call) {
 }
 
 void detokenize(const Call& call) {
-  const Json body = parse_body(call.request.body);
-  Fields fields(body);
+  Fields fields(call.request);
   const ServedModel& model = call.model_named(fields.required_text("model"));
   const Json& list = fields.required("tokens");
   if (!list.is_array()) fields.refuse("tokens", "an array of integers");
