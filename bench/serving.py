@@ -5,7 +5,7 @@
   bench/serving.py crowd LANGUAGE_MODEL ENCODER      256 streams, 64 read a byte a second, 64 vanish: memory, threads, pauses
   bench/serving.py rates LANGUAGE_MODEL ENCODER      first answer after the start, texts and tokens a second
 
-Only Python's standard library is needed. Options: --multihead PROGRAM, --seconds N (crowd), --weights WORD... (company).
+Only Python's standard library is needed. Options: --multihead PROGRAM, --seconds N (crowd), --weights WORD... and --isas WORD... (company).
 """
 import argparse
 import concurrent.futures
@@ -30,10 +30,11 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {
 
 
 class Server:
-    def __init__(self, args, *flags):
+    def __init__(self, args, *flags, isa=""):
+        environment = {**os.environ, **({"MULTIHEAD_ISA": isa} if isa else {})}
         self.process = subprocess.Popen(
             [args.multihead, "serve", f"lm={args.language_model}", f"embed={args.encoder}", "--port", "0", "--json", "--quiet",
-             "--max-queue", "4096", *map(str, flags)], stdout=subprocess.PIPE, text=True)
+             "--max-queue", "4096", *map(str, flags)], stdout=subprocess.PIPE, text=True, env=environment)
         self.port = int(re.search(r":(\d+)/", self.process.stdout.readline())[1])
 
     def __enter__(self):
@@ -114,8 +115,13 @@ def company(args):
     differences = compared = 0
     for weights in args.weights:
         flags = ["--weights", weights]
-        with Server(args, *flags, "--parallel", 1, "--cache-memory", 0, "--threads", 1) as server:
-            alone = [comparable(server.ask(*one)) for one in checked]
+        alone = answers_alone(args, flags, checked)
+        for isa in args.isas:
+            other = answers_alone(args, flags, checked, isa)
+            wrong = [place for place, answer in enumerate(other) if answer != alone[place]]
+            print(f"{weights}, {isa}: {len(checked)} answers, {len(wrong)} differ {wrong}", flush=True)
+            compared += len(checked)
+            differences += len(wrong)
         for threads, chunk, cache in ((1, 512, 0), (2, 32, 512), (3, 512, 512), (8, 32, 0)):
             with Server(args, *flags, "--parallel", 16, "--prompt-chunk", chunk, "--cache-memory", cache, "--threads",
                         threads) as server:
@@ -127,6 +133,11 @@ def company(args):
                     differences += len(wrong)
     print(f"{compared} answers compared, {differences} differ")
     return differences > 0
+
+
+def answers_alone(args, flags, checked, isa=""):
+    with Server(args, *flags, "--parallel", 1, "--cache-memory", 0, "--threads", 1, isa=isa) as server:
+        return [comparable(server.ask(*one)) for one in checked]
 
 
 def among_others(server, checked, alone, seed):
@@ -263,6 +274,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--weights", nargs="+", default=["stored", "f32", "int8", "q8", "q4"])
+    parser.add_argument("--isas", nargs="*", default=["avx2", "baseline"], help="instruction sets whose answers are compared too")
     args = parser.parse_args()
     return {"company": company, "crowd": crowd, "rates": rates}[args.what](args)
 

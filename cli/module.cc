@@ -6,6 +6,8 @@
 
 #include "cli/verb.h"
 
+extern "C" [[gnu::weak]] int multihead_run_sockets(const multihead::serve::SocketLoop& loop);
+
 namespace multihead::cli {
 
 void* module_symbol(const char* module, const char* function, const std::string& who,
@@ -19,6 +21,12 @@ void* module_symbol(const char* module, const char* function, const std::string&
     return symbol;
   }
   throw UsageError(concat(who, " ", module, " beside this program; ", remedy));
+}
+
+serve::RunSockets load_sockets(const std::string& verb) {
+  return module_function<serve::RunSockets>(multihead_run_sockets, serve::kSocketsModule, serve::kRunSockets,
+                                            verb + " needs",
+                                            "it is built where libevent is (Debian: libevent-dev)");
 }
 
 }  // namespace multihead::cli

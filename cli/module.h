@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "multihead/serve/sockets.h"
+
 namespace multihead::cli {
 
 /// The address of a function of a module, beside the program or where it was installed. Throws InputError (it
@@ -18,5 +20,8 @@ Function module_function(Function held, const char* module, const char* function
   return reinterpret_cast<Function>(  // NOLINT(*-reinterpret-cast): as dlsym is meant
       module_symbol(module, function, who, remedy));
 }
+
+/// The function of the module of sockets. Throws UsageError: `verb` needs it.
+serve::RunSockets load_sockets(const std::string& verb);
 
 }  // namespace multihead::cli

@@ -147,8 +147,10 @@
 #include "multihead/serve/http.h"
 #include "multihead/serve/model.h"
 #include "multihead/serve/reply.h"
+#include "multihead/serve/server.h"
 #include "multihead/serve/service.h"
 #include "multihead/serve/session.h"
+#include "multihead/serve/sockets.h"
 
 #include "multihead/look/attention_page.h"
 #include "multihead/look/look.h"

@@ -1,4 +1,4 @@
-#include "cli/http/sockets.h"
+#include "multihead/serve/sockets.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -18,7 +18,7 @@
 #include <new>
 #include <utility>
 
-namespace multihead::cli {
+namespace multihead::serve {
 namespace {
 
 template <class T, void (*free)(T*)>
@@ -247,9 +247,9 @@ void raise_descriptors(int64_t most) {
 }
 
 }  // namespace
-}  // namespace multihead::cli
+}  // namespace multihead::serve
 
-extern "C" int multihead_run_sockets(const multihead::cli::SocketLoop& loop) {
-  multihead::cli::raise_descriptors(loop.most);
-  return multihead::cli::Loop(loop).run();
+extern "C" int multihead_run_sockets(const multihead::serve::SocketLoop& loop) {
+  multihead::serve::raise_descriptors(loop.most);
+  return multihead::serve::Loop(loop).run();
 }

@@ -1,9 +1,10 @@
 // multihead lab
 #include <fmt/format.h>
 
-#include "cli/http/server.h"
+#include "cli/module.h"
 #include "cli/streams.h"
 #include "cli/verbs/look_flags.h"
+#include "multihead/serve/server.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -88,7 +89,7 @@ class Lab : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    const RunSockets sockets = load_sockets("lab");
+    const serve::RunSockets sockets = load_sockets("lab");
     if (reading([&] { return models::is_seq2seq_folder(folder_); }))
       throw UsageError("lab is for language models; for translators use multihead attend");
     LoadedModel loaded = load_model_dir(folder_);
@@ -96,16 +97,17 @@ class Lab : public Verb {
     const Laboratory laboratory(folder_, std::move(loaded), selection_);
     laboratory.page(text_);  // refuses what it cannot show before there is an address
     const train::StopSignals signals;
-    const WakeDescriptor wake;
-    HttpServer server = {.port = port_, .connections = 256};
+    const serve::WakeDescriptor wake;
+    serve::HttpServer server = {.port = port_, .connections = 256};
     int bound = 0;
     server.handle = [&](const serve::HttpRequest& request) { return reply(laboratory, request, bound); };
     server.session = {.limits = {.body = size_t{1} << 20}, .body_patience = 10, .idle_patience = 10};
     server.on_ready = [&](int port) { report(common, bound = port); };
     server.phase = [] {
-      return train::StopSignals::received() != 0 ? SocketLoop::Phase::stop : SocketLoop::Phase::serve;
+      return train::StopSignals::received() != 0 ? serve::SocketLoop::Phase::stop
+                                                 : serve::SocketLoop::Phase::serve;
     };
-    run_http(sockets, server, wake);
+    reading([&] { serve::run_http(sockets, server, wake); });
     return kDone;
   }
 

@@ -6,13 +6,15 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <memory>
+#include <thread>
 
-#include "cli/http/server.h"
 #include "cli/model_dir.h"
+#include "cli/module.h"
 #include "cli/streams.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/serve/service.h"
+#include "multihead/serve/server.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -62,22 +64,21 @@ class Serve : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    const RunSockets sockets = load_sockets("serve");
+    const serve::RunSockets sockets = load_sockets("serve");
     if (models_.empty()) throw UsageError("MODEL is required; see multihead serve --help");
     read_options();
-    const WakeDescriptor wake;
-    serve::Service service(load(common), service_, [&wake] { wake.raise(); });
-    HttpServer server = {.host = host_, .port = port_, .connections = connections_};
-    server.handle = [&](const serve::HttpRequest& request) { return service.handle(request); };
-    server.session.limits.body = static_cast<size_t>(body_megabytes_) << 20;
-    server.session.log = [&](const serve::AccessLine& line) {
-      if (line.status != 0) service.count(line.status);
-      if (!common.quiet) log(common, line);
-    };
-    server.on_ready = [&](int port) { report(common, port); };
-    server.phase = [&] { return phase(service); };
+    serve::ServerOptions options = {.host = host_, .port = port_, .connections = connections_};
+    options.session.limits.body = static_cast<size_t>(body_megabytes_) << 20;
+    if (!common.quiet) options.session.log = [&](const serve::AccessLine& line) { log(common, line); };
+    std::vector<serve::Model> models = load(common);
     const train::StopSignals signals;
-    run_http(sockets, server, wake);
+    const auto server = start(sockets, std::move(models), options);
+    report(common, server->port());
+    // A handler of signals may not wake a thread that waits; it can only set what is looked at.
+    while (train::StopSignals::received() == 0 && !server->has_ended())
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    constexpr double kGrace = 10;
+    server->stop(kGrace);
     return kDone;
   }
 
@@ -86,7 +87,6 @@ class Serve : public Verb {
     if (cache_dtype_ == "bf16") service_.cache_dtype = Dtype::bf16;
     if (cache_dtype_ == "int8") service_.cache_dtype = nn::kInt8Cache;
     service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
-    service_.hosts.push_back(host_);
     if (key_file_.empty()) return;
     const std::string keys = reading([&] { return read_file(key_file_); });
     for (size_t at = 0; at < keys.size();) {
@@ -97,6 +97,15 @@ class Serve : public Verb {
       at = end + 1;
     }
     if (service_.api_keys.empty()) throw InputError(concat(printable(key_file_), ": holds no key"));
+  }
+
+  std::unique_ptr<serve::Server> start(serve::RunSockets sockets, std::vector<serve::Model> models,
+                                       const serve::ServerOptions& options) const {
+    try {
+      return std::make_unique<serve::Server>(sockets, std::move(models), service_, options);
+    } catch (const IoError& error) {
+      throw InputError(error.what());
+    }
   }
 
   std::vector<serve::Model> load(const CommonOptions& common) const {
@@ -127,16 +136,6 @@ class Serve : public Verb {
       put_output(concat(printable(address), "   (Ctrl-C ends)\n"));
     }
     flush_output();
-  }
-
-  // After a signal answers that have begun get some seconds more.
-  SocketLoop::Phase phase(serve::Service& service) {
-    constexpr auto kGrace = std::chrono::seconds(10);
-    if (train::StopSignals::received() == 0) return SocketLoop::Phase::serve;
-    const auto now = std::chrono::steady_clock::now();
-    if (!signalled_) signalled_ = now;
-    service.close();
-    return now - *signalled_ < kGrace ? SocketLoop::Phase::finish : SocketLoop::Phase::stop;
   }
 
   static void log(const CommonOptions& common, const serve::AccessLine& line) {
@@ -170,7 +169,6 @@ class Serve : public Verb {
   std::string host_ = "127.0.0.1", key_file_, weights_ = "stored", cache_dtype_ = "f32";
   int64_t port_ = 8080, cache_megabytes_ = 512, body_megabytes_ = 8, connections_ = 1024;
   serve::ServiceOptions service_;
-  std::optional<std::chrono::steady_clock::time_point> signalled_;
 };
 
 }  // namespace

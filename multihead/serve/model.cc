@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include "multihead/core/error.h"
 #include "multihead/io/gguf.h"
@@ -44,12 +45,16 @@ const char* Model::kind() const {
   return kKinds[any.index()];
 }
 
-Model load_model(const std::string& name, const std::string& path, std::optional<nn::WeightDtype> weights) {
+Model named_model(const std::string& name, Model::Any any, const std::string& path) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return {.name = name,
           .path = path,
           .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-          .any = load_any(path, weights)};
+          .any = std::move(any)};
+}
+
+Model load_model(const std::string& name, const std::string& path, std::optional<nn::WeightDtype> weights) {
+  return named_model(name, load_any(path, weights), path);
 }
 
 }  // namespace multihead::serve

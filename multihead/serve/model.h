@@ -32,6 +32,9 @@ struct Model {
   const char* kind() const;
 };
 
+/// A model that is in memory: its weights are shared.
+Model named_model(const std::string& name, Model::Any any, const std::string& path = "");
+
 /// Reads a folder or a GGUF file. `weights`: what they are packed as; none: as they are stored (encoders: f32).
 /// Throws IoError, FormatError, ValueError (a model that cannot be served).
 Model load_model(const std::string& name, const std::string& path,

@@ -159,6 +159,7 @@ from .embed import CrossEncoder, ImageClassifier, SentenceEncoder, TokenClassifi
 from .models import AutoModel
 from .io import load_safetensors, save_safetensors
 from .nn import masked_X
+from .serve import Server
 from .onnx import onnx_attention, onnx_linear_attention, rms_normalization, rotary_embedding
 from .text import AutoTokenizer, Tokenizer
 from .train import (
@@ -170,7 +171,7 @@ from .train import (
 )
 from .view import AttentionPage, AttentionView, attend
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("generate", "onnx", "view")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("generate", "onnx", "serve", "view")]
 
 
 def __getattr__(name):

@@ -176,6 +176,9 @@ from .io import (
 from .nn import (
     masked_X as masked_X,
 )
+from .serve import (
+    Server as Server,
+)
 from .onnx import (
     onnx_attention as onnx_attention,
     onnx_linear_attention as onnx_linear_attention,

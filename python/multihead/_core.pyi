@@ -3062,6 +3062,19 @@ class TokenClassifier:
     @property
     def tokenizer(self) -> Tokenizer: ...
 
+class HttpServer:
+    """What multihead.Server is made of."""
+
+    def __init__(self, sockets: str | bytes | os.PathLike[str], models: list, *, host: str, port: int, weights: str | None, parallel: int, context: int, cache_dtype: DTypeLike | None, cache_bytes: int, prompt_chunk: int, timeout: float, max_queue: int, max_body_bytes: int, max_inputs: int, max_tokens: int, max_connections: int, api_keys: Sequence[str], allow_hosts: Sequence[str]) -> None: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def stop(self, seconds: float) -> None: ...
+
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """
     Corpus BLEU with sacrebleu's defaults: a dict with 'score' in [0, 100], 'precisions', 'correct', 'total',

@@ -23,6 +23,7 @@ class TextGenerator:
 
     def __init__(self, folder: PathLike, *, weights: str | None = None) -> None:
         self.model, self.tokenizer = load_with_tokenizer(folder, weights)
+        self._folder = folder
         self._defaults = {} if os.path.isfile(folder) else generation_defaults(folder)
         if not self._defaults.get("stop_tokens") and self.tokenizer.eos_id is not None:
             self._defaults["stop_tokens"] = [self.tokenizer.eos_id]

@@ -33,5 +33,6 @@ void bind_decoding(nanobind::module_& m);         // decoding.cc: states of gene
 void bind_points(nanobind::module_& m);           // points.cc: named points inside models
 void bind_own_attention(nanobind::module_& m);    // own_attention.cc: attention written in Python
 void bind_look(nanobind::module_& m);             // look.cc: pages of attention
+void bind_serve(nanobind::module_& m);            // serve.cc: models behind HTTP
 
 }  // namespace multihead::python

@@ -34,6 +34,7 @@ NB_MODULE(_core, m) {
   bind_seq2seq(m);
   bind_text(m);
   bind_embed(m);
+  bind_serve(m);
   bind_corpus(m);
   bind_distributed(m);
   bind_ring(m);

@@ -26,7 +26,7 @@ for _ in $(seq 100); do
 done
 port=$(grep -oE '[0-9]+/' address.txt | tr -d /)
 [[ -n $port ]] || fail "no address: $(cat log.txt)"
-expect 3 'is in use; --port 0' "$multihead" serve model --port "$port" --quiet
+expect 3 'is in use; port 0' "$multihead" serve model --port "$port" --quiet
 
 python3 - "$port" "$server" <<'PYTHON' || fail 'clients'
 import concurrent.futures

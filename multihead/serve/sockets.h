@@ -1,4 +1,4 @@
-// Sockets behind a loop of events in one thread: a module that is loaded when it is needed, so that no other verb
+// Sockets behind a loop of events in one thread: a module that is loaded when it is needed, so that nothing else
 // starts with its library.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace multihead::cli {
+namespace multihead::serve {
 
 /// The way to a client.
 class Socket {
@@ -54,6 +54,4 @@ using RunSockets = int (*)(const SocketLoop& loop);
 /// The module and its one function.
 inline constexpr const char *kSocketsModule = "multihead_sockets.so", *kRunSockets = "multihead_run_sockets";
 
-}  // namespace multihead::cli
-
-extern "C" [[gnu::weak]] int multihead_run_sockets(const multihead::cli::SocketLoop& loop);
+}  // namespace multihead::serve
