@@ -27,7 +27,8 @@ ARGUMENTS = {
     "align": "str | int | Sequence[int]",
     "attention": "type[Attention]",
     "on_token": "Callable[[int, int], Any]",
-    "on_result on_text progress body function make tensor_type": "Callable[..., Any]",
+    "on_result on_text progress body make tensor_type": "Callable[..., Any]",
+    "function": "Function",
     "draft": "LanguageModel | str",
     "tokenizer": "Tokenizer",
     "json_schema": "Mapping[str, Any] | bool | str",
@@ -58,6 +59,7 @@ RESULTS = {  # functions that return any object -> what it is
     "attention_weights gather": "list[Tensor]",
     "add_layer_norm add_rms_norm merge_attention": "tuple[Tensor, Tensor]",
     "layers cross": "list[Any]",
+    "options": "CallOptions",
     "evaluate memory_stats bleu": "dict[str, Any]",
 }
 
@@ -178,7 +180,7 @@ text = re.sub(r"(?m)^(    \w+: .*)\n\n(?=    \w+: )", r"\1\n", text)
 text = re.sub(r"(?m)^class Tensor:\n(    \"\"\".*?\"\"\"\n)", lambda m: m[0] + "\n" + methods_of(FOLDER / "_tensor_methods.py"), text, count=1, flags=re.S)
 text = text.replace("from collections.abc import Mapping, Sequence", "from collections.abc import Callable, Iterator, Mapping, Sequence")
 text = text.replace("from typing import overload", "from typing import Any, Literal, overload\n\nfrom typing_extensions import Self\n\n"
-                    "from ._types import ArrayLike, DTypeLike, Index, ShapeLike\nfrom .nn import Attention")  # fmt: skip
+                    "from ._types import ArrayLike, CallOptions, DTypeLike, Function, Index, ShapeLike\nfrom .nn import Attention")  # fmt: skip
 TARGET.write_text(text)
 
 import multihead as mh  # noqa: E402

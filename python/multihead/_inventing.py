@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._types import ArrayLike
+from ._types import ArrayLike, Function
 
 
-def custom_op(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def custom_op(forward: Function, backward: Function) -> Callable[..., Any]:
     """An operation with a gradient of its own: a function of Tensors or arrays.
 
     `forward(*inputs)` returns a Tensor or an array, or a tuple of them. `backward(d, *inputs, y)` gets the gradient of
@@ -73,7 +73,7 @@ def _gradients(f: Callable[..., Any], arrays: Any, dtype: Any) -> tuple[list[Any
 
 
 def gradcheck(
-    f: Callable[..., Any], inputs: Sequence[ArrayLike], *, step: float = 2e-3, atol: float = 1e-8, rtol: float = 1e-6
+    f: Function, inputs: Sequence[ArrayLike], *, step: float = 2e-3, atol: float = 1e-8, rtol: float = 1e-6
 ) -> float:
     """The largest error of f's gradients against central differences in float64.
 
@@ -120,8 +120,8 @@ def _best_seconds(f: Callable[[], Any], rounds: int) -> float:
 
 
 def compare(
-    f: Callable[..., Any],
-    reference: Callable[..., Any],
+    f: Function,
+    reference: Function,
     shapes: Sequence[Sequence[int]],
     *,
     dtype: str = "float32",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence, TypedDict, Union
 
 import numpy as np
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
-    from ._core import Tensor
+    from typing_extensions import Concatenate
+
+    from ._core import Mask, Rng, Tensor
 
 
 class SupportsDlpack(Protocol):
@@ -33,3 +35,29 @@ Index = Union[
     int, slice, "EllipsisType", None, ArrayLike, tuple[Union[int, slice, "EllipsisType", None, ArrayLike], ...]
 ]
 PathLike = Union[str, bytes, "os.PathLike[Any]"]
+
+if TYPE_CHECKING:  # any function; the numbers of arguments tell a checker that those of a lambda are Any, not unknown
+    Function = Union[
+        Callable[Concatenate[Any, ...], Any],
+        Callable[Concatenate[Any, Any, ...], Any],
+        Callable[Concatenate[Any, Any, Any, ...], Any],
+        Callable[Concatenate[Any, Any, Any, Any, ...], Any],
+        Callable[Concatenate[Any, Any, Any, Any, Any, ...], Any],
+    ]
+else:
+    Function = Callable[..., Any]
+
+
+class CallOptions(TypedDict, total=False):
+    """The keywords of attention() that a model brings to an attention of one's own. A bias is the attention's own."""
+
+    mask: Mask
+    softcap: float
+    alibi_slopes: Tensor
+    relative_bias: Tensor
+    relative_key: Tensor
+    relative_center: int
+    sinks: Tensor
+    scale: float
+    dropout_p: float
+    rng: Rng

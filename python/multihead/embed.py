@@ -15,7 +15,7 @@ from ._core import (
     nearest,
     tensor,
 )
-from ._types import ArrayLike, PathLike
+from ._types import ArrayLike, Function, PathLike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,7 +141,7 @@ class SentenceEncoder:
 class CrossEncoder:
     """A model that scores two texts in one sequence, with the arguments of sentence-transformers."""
 
-    def __init__(self, model_name_or_path: PathLike, *, max_length: int | None = None, activation_fn: Any = None, device: Any = None, weights: str | None = "f32") -> None:
+    def __init__(self, model_name_or_path: PathLike, *, max_length: int | None = None, activation_fn: Function | None = None, device: Any = None, weights: str | None = "f32") -> None:
         _only("CrossEncoder", device=(device, "cpu"))
         self._classifier = TextClassifier.load(model_name_or_path, weights)
         self.activation_fn = activation_fn
@@ -155,7 +155,7 @@ class CrossEncoder:
     def tokenizer(self) -> Tokenizer:
         return self._classifier.tokenizer
 
-    def predict(self, sentences: Any, batch_size: int = 32, show_progress_bar: bool | None = None, activation_fn: Any = None, apply_softmax: bool = False,
+    def predict(self, sentences: Any, batch_size: int = 32, show_progress_bar: bool | None = None, activation_fn: Function | None = None, apply_softmax: bool = False,
                 convert_to_numpy: bool = True, convert_to_tensor: bool = False, apply_sigmoid: bool | None = None) -> Any:
         """Scores [n] of pairs of texts, or [n, labels] if the model has several labels; NumPy f32, or a multihead
         Tensor with convert_to_tensor=True.
@@ -186,7 +186,7 @@ class CrossEncoder:
         return scores if convert_to_numpy and not convert_to_tensor else tensor(np.ascontiguousarray(scores))
 
     def rank(self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool = False, batch_size: int = 32, show_progress_bar: bool | None = None,
-             activation_fn: Any = None, apply_softmax: bool = False) -> list[dict[str, Any]]:
+             activation_fn: Function | None = None, apply_softmax: bool = False) -> list[dict[str, Any]]:
         """Documents ranked by their score with the query, best first: [{"corpus_id", "score"(, "text")}]."""
         if self.model.config.num_labels != 1:
             raise ValueError(f"CrossEncoder: ranking needs one label, the model has {self.model.config.num_labels}")

@@ -117,20 +117,8 @@ class Attention(Module):
     A subclass is known to models by its name from when it is defined; a saved model's folder holds the name, so that
     the class must be defined before the model is loaded. Tensors that require gradients, modules and lists of them in
     attributes are weights: the model trains, saves and loads them; training begins as __init__ leaves them. In most
-    cases attend() alone is new:
-
-        class Forgetting(mh.nn.Attention):
-            def __init__(self, sizes, rng):
-                super().__init__(sizes, rng)
-                self.gate = mh.nn.Linear(sizes.embed_dim, sizes.num_heads, rng=rng)
-
-            def caches(self):
-                return super().caches() | {"gates": (self.sizes.num_heads, 1)}
-
-            def attend(self, q, k, v, x, call):
-                gates = mh.transpose(mh.log_sigmoid(self.gate(x)), 1, 2)[..., None]
-                passed = mh.cumsum(call.grown("gates", gates), 2)
-                return mh.attention(q, k, v, bias=-mh.transpose(passed, 2, 3), **call.options)
+    cases attend() alone is new, and caches() where it keeps more than keys and values; docs/own-attention.md has an
+    example.
 
     sizes   embed_dim, num_heads, num_kv_heads, head_dim, bias, out_bias
     call    options: the keywords for mh.attention (the mask, causal with the cached keys counted; dropout); rotary;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 

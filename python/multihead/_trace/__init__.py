@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from .. import _core
 from .._core import Mask
+from .._types import Function
 from . import activations, functions, kinds, types, vectors
 from .arrays import with_captured_arrays
 from .values import NO_INDEX, Graph, Symbol, Traced, cast, find, index_captured, lift
@@ -97,7 +98,7 @@ def _finish(graph, result, with_score):
     return graph.code[: result.register + 1]  # later ones are unused
 
 
-def score_mod(function: Callable[..., Any]) -> Any:
+def score_mod(function: Function) -> Any:
     """A score function for attention(score_mod=…): function(score, batch, head, query, key) -> score.
 
     It is traced once, here: what it reads besides its arguments is read now. NumPy functions and captured arrays
@@ -109,7 +110,7 @@ def score_mod(function: Callable[..., Any]) -> Any:
     return trace(function, "score_mod", True)[0]
 
 
-def mask_mod(function: Callable[..., Any], align: str | int | Sequence[int] = "end") -> Mask:
+def mask_mod(function: Function, align: str | int | Sequence[int] = "end") -> Mask:
     """The Mask of the pairs for which function(batch, head, query, key) is true.
 
     `query` is the position among the keys, aligned as in causal(); a parameter named `row` gets the row of the call.

@@ -1,7 +1,9 @@
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from torch import Tensor
+
+from .._types import Function
 
 class BlockMask: ...
 
@@ -9,7 +11,7 @@ class Patch:
     """Calls that each side handled; print() it."""
 
 def create_block_mask(
-    mask_mod: Callable[..., Any],
+    mask_mod: Function,
     B: int | None = None,
     H: int | None = None,
     Q_LEN: int | None = None,
@@ -23,7 +25,7 @@ def flex_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    score_mod: Callable[..., Any] | None = None,
+    score_mod: Function | None = None,
     block_mask: Any = None,
     scale: float | None = None,
     enable_gqa: bool = False,
