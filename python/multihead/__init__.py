@@ -154,6 +154,7 @@ from ._core import __version__
 from . import distributed, io, lens, models, nn, optim, text, train
 from ._inventing import compare, custom_op, gradcheck
 from ._trace import mask_mod, score_mod
+from ._trace.draws import random
 from .generate import TextGenerator
 from .embed import CrossEncoder, ImageClassifier, SentenceEncoder, TokenClassifier
 from .models import AutoModel

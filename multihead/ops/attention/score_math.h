@@ -1,13 +1,41 @@
-// exp, tanh and sigmoid for score functions: without a branch or a call, so that compilers compute eight
+// Random numbers, exp, tanh and sigmoid for score functions. The functions are without a branch or a call, so that compilers compute eight
 // scores at a time where the C library takes them one by one. They repeat those of kernels/simd/math-inl.h: an
 // installed header must do without Highway, and without FMA, which the caller's target may lack.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/attention/dual.h"
+
+namespace multihead {
+
+/// A random number in [0, 1) with 24 bits that depends on the key and one to four integers alone: in masks and score
+/// functions, on where a score is, however the call is split. Other keys give other numbers; it has no derivative.
+///
+///   mask_mod([key](ScoreIndex at) { return random(key, at.batch, at.head, at.query, at.key) >= 0.2f; })  // DropKey
+///
+/// It is word (last % 4) of Philox4x32-10(counter {integers, the last divided by 4, missing ones -1}, key), cut to 24
+/// bits. Traced functions have keys below 2^53.
+template <class... Index>
+float random(uint64_t key, Index... index) {
+  static_assert(sizeof...(Index) >= 1 && sizeof...(Index) <= 4 && (std::is_integral_v<Index> && ...),
+                "random(key, ...) takes one to four integers after the key");
+  std::array<uint32_t, 4> counter = {~0u, ~0u, ~0u, ~0u};
+  size_t count = 0;
+  ((counter[count++] = static_cast<uint32_t>(index)), ...);
+  const uint32_t last = counter[count - 1];
+  counter[count - 1] = static_cast<uint32_t>(static_cast<int32_t>(last) >> 2);
+  const auto words = philox(counter, {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
+  return static_cast<float>(words[last % 4] >> 8) * 0x1p-24f;
+}
+
+}  // namespace multihead
 
 /// Write mh::fast::tanh(score) in a score function; the argument is float, double or a Dual of them. f32
 /// comes from polynomials (largest error in units of the last place: exp 1.2, tanh 1.6, sigmoid 2.4;

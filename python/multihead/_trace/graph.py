@@ -33,7 +33,7 @@ class Code:
         return kinds.of_dtype(torch.get_default_dtype(), self.who) if self.typed and torch else self.score
 
     def emit(self, op, *args, number=0.0, table=-1, kind="any"):
-        args = tuple(args) + (-1,) * (3 - len(args))
+        args = tuple(args) + (-1,) * (4 - len(args))
         key = (op, args, number, str(number), table, kind)  # -0.0 == 0.0
         if key not in self._known:
             self._known[key] = len(self.code)

@@ -6,7 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import _core
-from .._trace import trace
+from .._trace import draws, trace
 from .._torch_guards import plain, refuse_tracers, untraced
 from .._trace.values import find, torch_call
 from ._attention import attend, autocast, refuse_learnt
@@ -32,9 +32,10 @@ class _Tracing(TorchFunctionMode):
                 f"{_WHO}: score_mod makes a number of a tensor that requires a gradient (with {func.__name__}), "
                 "which it would not get; use the tensor itself, or detach() it"
             )
-        if find(list(args) + list(kwargs.values())) is not None:
-            return torch_call(func, args, kwargs)
-        return func(*args, **kwargs)
+        symbol = find(list(args) + list(kwargs.values()))
+        if getattr(func, "__name__", None) in draws.NAMES:
+            draws.refuse(symbol.graph.who if symbol is not None else _WHO, func.__name__)
+        return func(*args, **kwargs) if symbol is None else torch_call(func, args, kwargs)
 
 
 # A function may read anything (globals, attributes, the environment), so that every call traces it again: a trace that

@@ -19,19 +19,20 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace {
 
-// (op, a, b, c, number, table, kind) per instruction.
+// (op, a, b, c, d, number, table, kind) per instruction.
 program::Instruction to_instruction(nb::handle item) {
   const auto t = nb::cast<nb::tuple>(item);
-  if (t.size() != 7) {
-    throw nb::type_error("score expression: instructions are (op, a, b, c, number, table, kind)");
+  if (t.size() != 8) {
+    throw nb::type_error("score expression: instructions are (op, a, b, c, d, number, table, kind)");
   }
   return {program::parse_op(nb::cast<std::string>(t[0])),
           nb::cast<int32_t>(t[1]),
           nb::cast<int32_t>(t[2]),
           nb::cast<int32_t>(t[3]),
-          nb::cast<double>(t[4]),
-          nb::cast<int32_t>(t[5]),
-          to_enum<program::Kind>(nb::cast<std::string>(t[6]), "score expression",
+          nb::cast<int32_t>(t[4]),
+          nb::cast<double>(t[5]),
+          nb::cast<int32_t>(t[6]),
+          to_enum<program::Kind>(nb::cast<std::string>(t[7]), "score expression",
                                  {{"any", program::Kind::any},
                                   {"f16", program::Kind::f16},
                                   {"bf16", program::Kind::bf16},
@@ -44,7 +45,7 @@ constexpr auto kKindNames = std::to_array({"any", "f16", "bf16", "f32", "f64"});
 nb::list to_instructions(const ScoreProgram& program) {
   nb::list result;
   for (const program::Instruction& in : program.code()) {
-    result.append(nb::make_tuple(program::name_of(in.op), in.a, in.b, in.c, in.number, in.table,
+    result.append(nb::make_tuple(program::name_of(in.op), in.a, in.b, in.c, in.d, in.number, in.table,
                                  kKindNames.at(static_cast<size_t>(in.kind))));
   }
   return result;
@@ -66,6 +67,32 @@ std::shared_ptr<ScoreProgram> make_program(nb::sequence code, nb::sequence table
     learns.push_back({i, tensors.at(static_cast<size_t>(i))});
   }
   return std::make_shared<ScoreProgram>(std::move(instructions), std::move(converted), std::move(learns));
+}
+
+Tensor random_numbers(uint64_t key, nb::handle indices) {
+  const Tensor x = to_tensor(indices, {"random", "indices", true}).contiguous();
+  MH_CHECK(x.dtype() == Dtype::i32 && x.rank() == 2 && x.size(0) >= 1 && x.size(0) <= 4, ShapeError,
+           "random: indices must be int32 [1 to 4, count], got ", x.dtype(), " ", x.shape());
+  const int64_t count = x.size(1);
+  const auto* at = x.data<int32_t>();
+  Tensor y = Tensor::empty({count}, Dtype::f32);
+  for (int64_t n = 0; n < count; ++n, ++at) {
+    float& number = y.data<float>()[n];
+    switch (x.size(0)) {
+      case 1:
+        number = random(key, at[0]);
+        break;
+      case 2:
+        number = random(key, at[0], at[count]);
+        break;
+      case 3:
+        number = random(key, at[0], at[count], at[2 * count]);
+        break;
+      default:
+        number = random(key, at[0], at[count], at[2 * count], at[3 * count]);
+    }
+  }
+  return y;
 }
 
 void raise(const std::string& who, int faults) {
@@ -171,6 +198,8 @@ void bind_flex(nb::module_& m) {
         return numbers;
       });
   m.def("score_program", &make_program, "code"_a, "tables"_a, "learnt"_a);
+  m.def("random_numbers", &random_numbers, "key"_a, "indices"_a,
+        "random() of every column of indices, int32 [1 to 4, count].");
 }
 
 }  // namespace multihead::python

@@ -71,7 +71,7 @@ uint64_t ScoreProgram::fingerprint() const {
   uint64_t hash = code_.size();
   for (const Instruction& in : code_) {
     for (const int64_t x : {static_cast<int64_t>(in.op), int64_t{in.a}, int64_t{in.b}, int64_t{in.c},
-                            int64_t{in.table}, static_cast<int64_t>(in.kind)}) {
+                            int64_t{in.d}, int64_t{in.table}, static_cast<int64_t>(in.kind)}) {
       hash = mixed(hash, static_cast<uint64_t>(x));
     }
     hash = mixed(hash, std::hash<double>()(in.number));

@@ -47,6 +47,27 @@ MH_INLINE float vector_tanh(float x) {
 }
 MH_INLINE double vector_tanh(double x) { return std::tanh(x); }
 
+MH_INLINE uint32_t u32(int32_t x) { return static_cast<uint32_t>(x); }
+
+struct PhiloxWords {
+  uint32_t a, b, c, d;
+};
+// philox() of core/tensor/rng.h, whose loop compilers would not unroll here.
+MH_INLINE PhiloxWords philox_words(PhiloxWords x, uint64_t key) {
+  auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round, low += 0x9E3779B9u, high += 0xBB67AE85u) {
+    const uint64_t p = uint64_t{0xD2511F53u} * x.a, q = uint64_t{0xCD9E8D57u} * x.c;
+    x = {static_cast<uint32_t>(q >> 32) ^ x.b ^ low, static_cast<uint32_t>(q),
+         static_cast<uint32_t>(p >> 32) ^ x.d ^ high, static_cast<uint32_t>(p)};
+  }
+  return x;
+}
+template <class T>
+MH_INLINE T unit_number(uint32_t bits) {
+  return static_cast<T>(static_cast<int32_t>(bits >> 8)) * T(0x1p-24);
+}
+
 template <class T>
 inline constexpr T kLn2 = T(0.69314718055994531);
 
@@ -98,6 +119,49 @@ MH_INLINE void run_sigmoid(Kind kind, const T* a, T* y) {
   if (kind == Kind::any || kind == Kind::f64) return each([&](int i) { y[i] = 1 / (1 + vector_exp(-a[i])); });
   // As in f32, whose exponential overflows.
   each([&](int i) { y[i] = 1 / (1 + static_cast<T>(static_cast<float>(vector_exp(-a[i])))); });
+}
+
+// Four elements of random numbers from one Philox block, as random() of score_math.h has them. Where the last index is
+// the key and the others do not depend on it, the four are neighbours among the keys; else each takes its own word.
+template <class T>
+MH_INLINE void run_random(const ScoreProgram& program, const Instruction& in, Registers<T>& r,
+                          const Place& at, T* y) {
+  alignas(64) int32_t absent[kBlock], quarter[kBlock];
+  each([&](int i) { absent[i] = -1; });
+  const int32_t* index[4] = {absent, absent, absent, absent};
+  const auto operands = in.operands();
+  size_t last = 0;
+  bool by_key = at.key % 4 == 0;
+  for (size_t n = 0; n < operands.size() && operands[n] >= 0; ++n) {
+    by_key = by_key && (n == 0 || !program.depends_on_key(operands[last]));
+    index[n] = r.integer(operands[n]);
+    last = n;
+  }
+  by_key = by_key && program.code()[static_cast<size_t>(operands[last])].op == Op::key;
+  const int32_t* word = index[last];
+  each([&](int i) { quarter[i] = word[i] >> 2; });
+  index[last] = quarter;
+  const auto seed = static_cast<uint64_t>(in.number);
+  const auto block = [&](int i) __attribute__((always_inline)) {
+    return philox_words({u32(index[0][i]), u32(index[1][i]), u32(index[2][i]), u32(index[3][i])}, seed);
+  };
+  if (!by_key) {
+    return each([&](int i) {
+      const PhiloxWords x = block(i);
+      const uint32_t low = (word[i] & 1) != 0 ? x.b : x.a, high = (word[i] & 1) != 0 ? x.d : x.c;
+      y[i] = unit_number<T>((word[i] & 2) != 0 ? high : low);
+    });
+  }
+  for (int first = 0; first < kBlock; first += 4 * kQueries) {
+    each_query([&](int q) {
+      const int i = first + q;
+      const PhiloxWords x = block(i);
+      y[i] = unit_number<T>(x.a);
+      y[i + kQueries] = unit_number<T>(x.b);
+      y[i + 2 * kQueries] = unit_number<T>(x.c);
+      y[i + 3 * kQueries] = unit_number<T>(x.d);
+    });
+  }
 }
 
 template <class T>

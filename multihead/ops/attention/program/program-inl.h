@@ -5,6 +5,7 @@
 // reverse, with PyTorch's rules at ties, zeros and infinities.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -35,10 +36,13 @@ enum class Kind : uint8_t { any, f16, bf16, f32, f64 };
 
 struct Instruction {
   Op op = Op::const_i;
-  int32_t a = -1, b = -1, c = -1;  ///< registers
-  double number = 0;               ///< const_i, const_f; the size of bound_i; the type of wrap_i; see pow_f
-  int32_t table = -1;              ///< gather_*
-  Kind kind = Kind::any;           ///< of a number
+  int32_t a = -1, b = -1, c = -1, d = -1;  ///< registers
+  double number =
+      0;  ///< const_i, const_f; the size of bound_i; the type of wrap_i; the key of random_f; see pow_f
+  int32_t table = -1;     ///< gather_*
+  Kind kind = Kind::any;  ///< of a number
+
+  std::array<int32_t, 4> operands() const { return {a, b, c, d}; }
 };
 
 /// Errors while a program runs, raised by the call that ran it.
@@ -126,6 +130,7 @@ class ScoreProgram {
   bool find_first(const TilePlace& tile, std::vector<int64_t>& first) const;
   /// Depends on the score, or on a table that learns, by numbers alone.
   bool is_active(int32_t i) const { return active_[static_cast<size_t>(i)] != 0; }
+  bool depends_on_key(int32_t i) const { return depends_on_key_[static_cast<size_t>(i)] != 0; }
   bool depends_on_score(int32_t i) const { return on_score_[static_cast<size_t>(i)] != 0; }
   /// An integer that may leave 32 bits as far as is known beforehand.
   bool is_checked(int32_t i) const { return checked_[static_cast<size_t>(i)] != 0; }

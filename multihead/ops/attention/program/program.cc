@@ -24,16 +24,17 @@ const Operation& operation_of(Op op) { return kOperations[static_cast<size_t>(op
 // The registers that instruction `i` reads must have been written, by operations of the right type.
 void check_operands(const std::vector<Instruction>& code, size_t i) {
   const std::string_view types = operands_of(code[i].op);
-  const int32_t registers[] = {code[i].a, code[i].b, code[i].c};
-  for (size_t n = 0; n < std::size(registers); ++n) {
+  const auto registers = code[i].operands();
+  for (size_t n = 0; n < registers.size(); ++n) {
     const int32_t from = registers[n];
     MH_CHECK(from < static_cast<int32_t>(i), ValueError, "score expression: instruction ", i, " reads ahead");
     const char type = n < types.size() ? types[n] : 'F';
     if (from < 0) {
-      MH_CHECK(type == 'F', ValueError, "score expression: instruction ", i, " (", name_of(code[i].op),
-               ") lacks operand ", n);
+      MH_CHECK(type == 'F' || type == 'I', ValueError, "score expression: instruction ", i, " (",
+               name_of(code[i].op), ") lacks operand ", n);
     } else {
-      const bool fits = n < types.size() && is_integer(code[static_cast<size_t>(from)].op) == (type == 'i');
+      const bool fits =
+          n < types.size() && is_integer(code[static_cast<size_t>(from)].op) == (type == 'i' || type == 'I');
       MH_CHECK(fits, ValueError, "score expression: instruction ", i, " (", name_of(code[i].op),
                ") cannot take register ", from, " as operand ", n);
     }
@@ -91,7 +92,7 @@ void ScoreProgram::analyse() {
     const bool is_score = in.op == Op::score;
     const bool learns = in.op == Op::gather_f && sums_begin(in.table) >= 0;
     uint8_t key = in.op == Op::key || is_score, active = is_score || learns, on_score = is_score;
-    for (const int32_t from : {in.a, in.b, in.c}) {
+    for (const int32_t from : in.operands()) {
       if (from < 0) continue;
       key |= depends_on_key_[static_cast<size_t>(from)];
       active |= active_[static_cast<size_t>(from)];
@@ -118,7 +119,7 @@ void ScoreProgram::find_slots() {
   std::vector<int32_t> last_use(code_.size(), -1), free;
   for (const int32_t i : lists_.per_key) {
     const Instruction& in = code_[static_cast<size_t>(i)];
-    for (const int32_t from : {in.a, in.b, in.c}) {
+    for (const int32_t from : in.operands()) {
       if (from >= 0) last_use[static_cast<size_t>(from)] = i;
     }
   }
@@ -132,7 +133,7 @@ void ScoreProgram::find_slots() {
     }
     // After the result has its slot: it is written while the operands are still read.
     const Instruction& in = code_[i];
-    for (const int32_t from : {in.a, in.b, in.c}) {
+    for (const int32_t from : in.operands()) {
       if (from < 0 || !shares(from) || last_use[static_cast<size_t>(from)] != static_cast<int32_t>(i))
         continue;
       free.push_back(slots_[static_cast<size_t>(from)]);
@@ -146,7 +147,7 @@ ScoreProgram::Lists ScoreProgram::make_lists(bool by_rows) const {
   used.back() = 1;
   for (size_t i = code_.size(); i-- > 0;) {
     if (by_rows && reads_rows(static_cast<int32_t>(i))) continue;
-    for (const int32_t from : {code_[i].a, code_[i].b, code_[i].c}) {
+    for (const int32_t from : code_[i].operands()) {
       if (from >= 0 && used[i] != 0) used[static_cast<size_t>(from)] = 1;
     }
   }

@@ -60,4 +60,15 @@ MH_INLINE void each(F&& f) {
   for (int i = 0; i < kBlock; ++i) f(i);
 }
 
+// The same for one row of it.
+template <class F>
+MH_INLINE void each_query(F&& f) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
+#pragma GCC ivdep
+#endif
+  for (int i = 0; i < kQueries; ++i) f(i);
+}
+
 }  // namespace multihead::program
