@@ -157,6 +157,9 @@ from ._trace import (
     mask_mod as mask_mod,
     score_mod as score_mod,
 )
+from ._trace.draws import (
+    random as random,
+)
 from .generate import (
     TextGenerator as TextGenerator,
 )

@@ -989,6 +989,9 @@ class ScoreProgram:
 
 def score_program(code: Sequence[Any], tables: Sequence[Any], learnt: Sequence[Any]) -> ScoreProgram: ...
 
+def random_numbers(key: int, indices: ArrayLike) -> Tensor:
+    """random() of every column of indices, int32 [1 to 4, count]."""
+
 class TorchCall:
     """State saved by a forward for its backward."""
 

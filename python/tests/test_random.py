@@ -107,7 +107,7 @@ def test_the_same_bits_for_threads_batch_chunks_and_dense_masks():
 
 def test_cached_decoding_drops_the_same_keys():
     rng = np.random.default_rng(2)
-    layer = mh.nn.TransformerLayer(16, 2, 32)
+    layer = mh.nn.TransformerLayer(embed_dim=16, num_heads=2, hidden_dim=32, rng=mh.Rng(1))
     x = mh.tensor(rng.standard_normal((2, 12, 16)).astype("f4"))
 
     def scores(s, b, h, i, j):
