@@ -126,6 +126,8 @@ def _axes(axis: int | Sequence[int] | None) -> Any:
 
 
 def _reduced(name: str, x: Tensor, axis: int | Sequence[int] | None, keepdims: bool) -> Tensor:
+    if _axes(axis) == ():  # over no axis at all
+        return x.clone()
     if x.dtype in _WHOLE:
         array = _array(x)
         return _tensor(getattr(np, name)(array, axis=_axes(axis), keepdims=keepdims), x)
@@ -164,6 +166,9 @@ class Methods:
 
     def __pos__(self: Tensor) -> Tensor:
         return self
+
+    def __abs__(self: Tensor) -> Tensor:
+        return _tensor(np.abs(_array(self)), self) if self.dtype in _WHOLE else _core.abs(self)
 
     def __pow__(self: Tensor, power: Any) -> Tensor:
         if hasattr(power, "__multihead_traced__") or not _is_operand(power):

@@ -73,7 +73,7 @@ def test_whole_numbers_have_operators():
     same((mh.tensor(X) > 0) & (mh.tensor(X) < 2), (X > 0) & (X < 2))
 
 
-@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1)])
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1), ()])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_reductions(axis, keepdims):
     x, i = mh.tensor(X), (X * 2).astype(int)
@@ -104,6 +104,7 @@ def test_gradients_of_reductions():
 def test_shapes():
     x, big = mh.tensor(X), np.arange(24.0).reshape(2, 3, 4)
     same(x.T, X.T)
+    assert x[None].shape == (1, 2, 3) and mh.tensor(1.0)[None].shape == (1,)
     same(mh.tensor(big).mT, big.swapaxes(1, 2))
     same(mh.tensor(big).permute(2, 0, 1), big.transpose(2, 0, 1))
     same(mh.tensor(big).flatten(1), big.reshape(2, 12))
@@ -116,6 +117,12 @@ def test_shapes():
     for call in (lambda: mh.tensor(big).T, lambda: x.squeeze(0), lambda: x.unsqueeze(4), lambda: x.permute(0)):
         with pytest.raises(ValueError):
             call()
+
+
+def test_absolute_values():
+    same(abs(mh.tensor(X)), np.abs(X))
+    same(abs(mh.tensor([-3, 2])), [3, 2])
+    np.testing.assert_array_equal(gradient(abs), np.sign(X))
 
 
 def test_powers():

@@ -303,7 +303,8 @@ void bind_tensor_class(nb::module_& m) {
     if (t.rank() == 0) throw nb::type_error("len() of a tensor without axes");
     return t.size(0);
   });
-  c.def("__getitem__", &get_item, nb::sig("def __getitem__(self, key: object, /) -> Tensor"));
+  c.def("__getitem__", &get_item, nb::arg().none(),
+        nb::sig("def __getitem__(self, key: object, /) -> Tensor"));
   c.def("numpy", &to_numpy, nb::sig("def numpy(self) -> numpy.ndarray"),
         "A NumPy array over the same memory (a copy for bfloat16).");
   c.def(
