@@ -81,7 +81,17 @@ def _optimizer_repr(optimizer):
 
 
 def _state_repr(state):
-    return f"DecodeState({len(state.layers)} layers, {state.nbytes:,} bytes)"
+    return f"DecodeState({len(state.layers())} layers, lengths {state.lengths}, {state.nbytes:,} bytes)"
+
+
+def _capture_repr(capture):
+    names = ("weights", "key_mass", "entropy", "top_weights", "top_keys")
+    captured = [f"{name}: {list(getattr(capture, name).shape)}" for name in names if getattr(capture, name) is not None]
+    return f"AttentionCapture({', '.join(captured) or 'nothing yet'})"
+
+
+def _points_repr(points):
+    return f"Points(kept: {', '.join(points.kept) or 'nothing yet'})"
 
 
 def install():
@@ -94,3 +104,5 @@ def install():
             kind.__repr__, kind.__str__ = config_repr, config_str
     _core.Optimizer.__repr__ = _optimizer_repr
     _core.DecodeState.__repr__ = _state_repr
+    _core.AttentionCapture.__repr__ = _capture_repr
+    _core.Points.__repr__ = _points_repr

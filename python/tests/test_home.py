@@ -113,6 +113,19 @@ def test_configurations_print_fields_and_defaults():
     assert repr(optimizer) == "AdamW(lr=0.25, steps=0)"
 
 
+def test_states_captures_and_points_print_what_they_hold(folder):
+    model, ids = mh.models.LanguageModel.load(folder), np.array([[1, 2, 3]])
+    state, capture, points = model.make_state(batch=1), mh.AttentionCapture(key_mass=True), mh.Points().keep("layers.0.resid_pre")
+    assert [repr(x) for x in (capture, points)] == ["AttentionCapture(nothing yet)", "Points(kept: nothing yet)"]
+    model(ids, state=state)
+    with points:
+        model(ids)
+    mh.attention(*(np.ones((1, 2, n, 4), "f4") for n in (3, 5, 5)), capture=capture)
+    assert repr(state) == f"DecodeState(1 layers, lengths [3], {state.nbytes:,} bytes)"
+    assert repr(capture) == "AttentionCapture(weights: [1, 2, 3, 5], key_mass: [1, 2, 5])"
+    assert repr(points) == "Points(kept: layers.0.resid_pre)"
+
+
 def test_schedules_are_objects():
     schedule = mh.optim.Schedule("cosine", lr=2.0, warmup_steps=2, total_steps=10)
     expected = [mh.optim.learning_rate(i, kind="cosine", lr=2.0, warmup_steps=2, total_steps=10) for i in range(12)]
