@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 environment=build/docs-env
 if [[ ! -x $environment/bin/mkdocs ]]; then
   python3 -m venv --system-site-packages "$environment"
-  "$environment/bin/pip" install --quiet mkdocs mkdocs-material mkdocs-jupyter latex2mathml 'mkdocstrings[python]'
+  "$environment/bin/pip" install --quiet mkdocs mkdocs-material mkdocs-jupyter latex2mathml 'mkdocstrings[python]' black
 fi
 if compgen -G 'build/*/multihead' >/dev/null; then tools/command_page.py --check; fi
 tools/variants_page.py --check

@@ -37,7 +37,10 @@ def _entry(name, path, stub):
     if not overloads:
         return f'::: {path}\n    options: {{heading: "{name}", toc_label: "{name}"}}\n'
     # mkdocstrings finds no function that a stub file declares only as overloads.
-    signatures = "\n".join(f"{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}" for node in overloads)
+    signatures = "\n".join(
+        f"{node.name}(\n    " + re.sub(r", (?=\w+:|[*/])", ",\n    ", ast.unparse(node.args)) + f"\n) -> {ast.unparse(node.returns)}"
+        for node in overloads
+    )
     text = "\n\n".join(filter(None, (ast.get_docstring(node) for node in overloads)))
     return f"### {name}\n\n```python\n{signatures}\n```\n\n```text\n{text}\n```\n"
 
@@ -78,7 +81,8 @@ def on_page_markdown(markdown, page, **_):
 
 def _mathml(match):
     block, inline = match.groups()
-    return convert(html.unescape(block or inline), display="block" if block else "inline")
+    formula = convert(html.unescape(block or inline), display="block" if block else "inline")
+    return f'<span class="formula">{formula}</span>' if block else formula  # MathML itself does not scroll
 
 
 def _page_link(match, page):

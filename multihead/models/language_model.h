@@ -25,7 +25,7 @@ constexpr auto enum_words(Positions) {
   return std::to_array<std::string_view>({"none", "learned", "sinusoidal", "rotary", "alibi"});
 }
 
-/// A superset of the families of Hugging Face that families.cc lists and of the founding tutorial's model.
+/// A superset of the families of Hugging Face that families.cc lists and of labml.ai's model.
 struct LanguageModelConfig {
   int64_t vocab_size = 0;
   int64_t context = 256;  ///< longest sequence; see LanguageModel::longest()
@@ -84,7 +84,7 @@ struct LanguageModelConfig {
   double init_std = 0.02;
   /// Scales initial residual projections by 1/sqrt(2·num_layers), as in GPT-2.
   bool scaled_residual_init = true;
-  /// Linear layers keep PyTorch's uniform initialisation (the founding tutorial) instead of N(0, init_std).
+  /// Linear layers keep PyTorch's uniform initialisation (as labml.ai's model) instead of N(0, init_std).
   bool default_linear_init = false;
 
   /// The name of an own attention in place of multi-head attention (nn/own_attention.h); "": none.

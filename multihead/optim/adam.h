@@ -11,7 +11,7 @@ struct AdamOptions {
   double eps = 1e-8;
   double weight_decay = 0;  ///< added to the gradient (L2)
   /// Adds eps to √v before the bias correction instead of after it: "eps hat" of the paper's section 2, as in
-  /// the founding tutorial.
+  /// labml.ai's Adam.
   bool eps_hat = false;
 };
 

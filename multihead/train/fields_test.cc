@@ -132,7 +132,7 @@ TEST(SettingsTest, PresetsMakeSense) {
   EXPECT_THROW(language_model_settings("huge"), ValueError);
 }
 
-// The founding tutorial: characters, 256 wide, 16 heads, 6 layers, ffn 1024, context 512, batch 16, Noam
+// labml.ai's experiment: characters, 256 wide, 16 heads, 6 layers, ffn 1024, context 512, batch 16, Noam
 // 2000.
 TEST(SettingsTest, TutorialIsTheFoundingRecipe) {
   const LanguageModelSettings s = language_model_settings("tutorial");

@@ -80,7 +80,7 @@ struct LanguageModelSettings : TrainingSettings {
 };
 
 /// "tiny" (the demo: English from six novels in a few minutes on two cores), "small", "tutorial" (the
-/// founding tutorial's recipe). Throws ValueError for other names.
+/// recipe of labml.ai's experiment). Throws ValueError for other names.
 LanguageModelSettings language_model_settings(const std::string& preset);
 std::vector<std::string> language_model_presets();
 
