@@ -205,7 +205,7 @@ def crowd(args):
                 good = [pool.submit(pauses_of, server, i, 12, stop) for i in range(128)]
                 bad = [pool.submit(slow, server, i, stop) for i in range(64 * is_bad)]
                 bad += [pool.submit(vanish, server, i, stop) for i in range(64 * is_bad)]
-                time.sleep(args.seconds)
+                time.sleep(args.seconds if is_bad else min(args.seconds, 120))
                 peak, threads = server.resident(), server.threads()
                 stop.set()
                 pauses = [pause for one in good for pause in one.result()]

@@ -22,7 +22,7 @@ class ServerHandle {
   explicit ServerHandle(std::unique_ptr<serve::Server> server) : server_(std::move(server)) {}
   ~ServerHandle() {
     if (getpid() != process_) {
-      server_.release();
+      (void)server_.release();
     } else {
       unlocked([&] { return server_.reset(), 0; });
     }
