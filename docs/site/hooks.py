@@ -16,13 +16,15 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "multihead"
 
 def _public_names(module):
     """{name: where it is defined} of what a module of the package offers; modules it imports have their own section."""
-    package = PACKAGE / module / "__init__.py"
-    tree = ast.parse((package if package.exists() else PACKAGE / f"{module}.py").read_text("utf-8"))
+    place = PACKAGE / module.replace(".", "/")
+    package = place / "__init__.py"
+    tree = ast.parse((package if package.exists() else place.with_suffix(".py")).read_text("utf-8"))
     found, listed = {}, None
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
-            known = {} if node.module == "_core" or package.exists() else _public_names(node.module)
-            found |= {a.asname or a.name: known.get(a.name, f"multihead.{node.module}.{a.name}") for a in node.names}
+            source = f"{module.rpartition('.')[0]}.{node.module}".lstrip(".")  # beside this module
+            known = {} if source == "_core" or package.exists() else _public_names(source)
+            found |= {a.asname or a.name: known.get(a.name, f"multihead.{source}.{a.name}") for a in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = f"multihead.{module}.{node.name}"
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__" and isinstance(node.value, ast.List):
@@ -37,12 +39,15 @@ def _entry(name, path, stub):
     if not overloads:
         return f'::: {path}\n    options: {{heading: "{name}", toc_label: "{name}"}}\n'
     # mkdocstrings finds no function that a stub file declares only as overloads.
-    signatures = "\n".join(
-        f"{node.name}(\n    " + re.sub(r", (?=\w+:|[*/])", ",\n    ", ast.unparse(node.args)) + f"\n) -> {ast.unparse(node.returns)}"
-        for node in overloads
-    )
+    signatures, seen = "", set()
+    for node in overloads:
+        arguments = re.split(r", (?=\w+:|[*/])", ast.unparse(node.args))
+        new = [argument for argument in arguments if argument not in seen]  # of a further overload what differs
+        lines = "\n".join(f"    {argument}," for argument in (["..."] if seen else []) + new)
+        signatures += f"{node.name}(\n{lines}\n) -> {ast.unparse(node.returns)}\n"
+        seen |= set(arguments)
     text = "\n\n".join(filter(None, (ast.get_docstring(node) for node in overloads)))
-    return f"### {name}\n\n```python\n{signatures}\n```\n\n```text\n{text}\n```\n"
+    return f"### {name}\n\n```python\n{signatures}```\n\n```text\n{text}\n```\n"
 
 
 OPERATION = re.compile(r"^(?:inline )?(?:Tensor|std::vector<Tensor>|AddNorm|AttentionPart) ([a-z]\w*)\((.*?)\)(?: \{|;)", re.M | re.S)
