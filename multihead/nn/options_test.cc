@@ -344,10 +344,10 @@ TEST(AttentionOptionsTest, EveryScoreOptionIsExplained) {
 // This does not compile with a new field in AttentionOptions: it then needs a row in the lists, too.
 TEST(AttentionOptionsTest, EveryFieldIsInTheLists) {
   const AttentionOptions options;
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = options;
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r] = options;
   EXPECT_EQ(std::tuple_size_v<decltype(multihead::detail::kScoreOptions)> +
                 std::tuple_size_v<decltype(multihead::detail::kCallOptions)>,
-            17U);
+            18U);
 }
 
 }  // namespace

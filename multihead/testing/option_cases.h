@@ -203,6 +203,16 @@ inline std::vector<OptionCase> option_cases() {
        [](D d, Dtype t, Rng& r) {
          return AttentionOptions{.mask = causal(), .relative_key = randn({1, 3, d.dim}, r, t)};
        }},
+      {"relative_value",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.relative_value = randn({d.heads, 2 * d.keys, d.value_dim}, r, t)};
+       }},
+      {"relative_value_clipped",
+       [](D d, Dtype t, Rng& r) {
+         return AttentionOptions{.mask = causal(),
+                                 .relative_key = randn({1, 5, d.dim}, r, t),
+                                 .relative_value = randn({1, 3, d.value_dim}, r, t)};
+       }},
       {"sinks",
        [](D d, Dtype t, Rng& r) {
          return AttentionOptions{.mask = lengths(integers({d.batch, d.queries}, 0, d.keys, r)),
@@ -245,6 +255,7 @@ inline std::vector<OptionCase> option_cases() {
          return AttentionOptions{.mask = lengths(integers({d.batch}, 0, d.keys, r)),
                                  .alibi_slopes = rand({d.heads}, r, t),
                                  .relative_key = randn({d.heads, 4, d.dim}, r, t),
+                                 .relative_value = randn({d.heads, 5, d.value_dim}, r, t),
                                  .dropout_p = 0.25f,
                                  .normalise = Normalise::abs_sum};
        },
@@ -264,6 +275,7 @@ inline std::vector<OptionCase> option_cases() {
                                  .alibi_slopes = rand({d.heads}, r, t),
                                  .relative_bias = randn({d.heads, 3}, r, t),
                                  .relative_key = randn({d.heads, 4, d.dim}, r, t),
+                                 .relative_value = randn({1, 7, d.value_dim}, r, t),
                                  .sinks = randn({d.heads}, r, t),
                                  .dropout_p = 0.25f};
        },

@@ -56,6 +56,7 @@ class CallOptions(TypedDict, total=False):
     alibi_slopes: Tensor
     relative_bias: Tensor
     relative_key: Tensor
+    relative_value: Tensor
     relative_center: int
     sinks: Tensor
     scale: float

@@ -26,6 +26,7 @@ CASES = {
     "alibi_slopes": ({}, np.full(H, 0.5, "f4")),
     "relative_bias": ({}, normal(H, 7)),
     "relative_key": ({}, normal(1, 7, D)),
+    "relative_value": ({}, normal(1, 7, D)),
     "relative_center": ({"relative_bias": normal(H, 7)}, 6),
     "sinks": ({}, np.full(H, 1.5, "f4")),
     "score_mod": ({}, mh.score_mod(lambda s, b, h, q, k: s * 0.5)),

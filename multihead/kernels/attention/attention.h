@@ -2,7 +2,8 @@
 //
 //   s[q,k] = score_function(scale · ⟨query[q], key[k] + relative_key[k - q]⟩), soft-capped, + bias
 //            + relative bias + ALiBi
-//   p[q,k] = softmax over the keys that row q may see;  out[q] = Σ_k dropout(p[q,k]) · value[k]
+//   p[q,k] = softmax over the keys that row q may see
+//   out[q] = Σ_k dropout(p[q,k]) · (value[k] + relative_value[k - q])
 //
 // Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> out [B, H, Tq, Dv];
 //           H % Hkv == 0 and query head h reads key head h / (H / Hkv). The last axis is contiguous, the
@@ -178,9 +179,10 @@ struct ScoreFunction {
   explicit operator bool() const { return apply != nullptr; }
 };
 
-/// A vector per distance, added to every key before it meets the query: for query i and key j of head h the
-/// row data[h * head_stride + clamp(j - i - diagonal + center, 0, span - 1) * row_stride], head_dim numbers.
-struct RelativeKey {
+/// A vector per distance, added to every key before it meets the query, or to every value: for query i and key j of
+/// head h the row data[h * head_stride + clamp(j - i - diagonal + center, 0, span - 1) * row_stride], head_dim numbers;
+/// of values value_dim, and zeros behind them up to a multiple of 16.
+struct RelativeTable {
   const void* data = nullptr;
   int64_t head_stride = 0, row_stride = 0;  ///< head_stride 0: the same rows for every head
   int64_t span = 0, center = 0;
@@ -203,7 +205,8 @@ enum class Normalise {
 /// and makes weights; excluded keys have the weight 0 whatever it says.
 struct ScoreTerms {
   Normalise normalise = Normalise::softmax;
-  RelativeKey relative_key;
+  RelativeTable relative_key;
+  RelativeTable relative_value;  ///< no term of a score; not with EmptyRow::uniform
   ScoreFunction score_function;
   double softcap = 0.0;  ///< c > 0: c · tanh(s / c)
   const void* bias = nullptr;
@@ -224,14 +227,16 @@ struct ScoreTerms {
     kBias = 8,
     kRelativeBias = 16,
     kAlibi = 32,
-    kWeights = 64,                           ///< not a softmax
+    kWeights = 64,  ///< not a softmax
+    kRelativeValue = 128,
     kNonlinear = kScoreFunction | kSoftcap,  ///< their derivative is not 1
   };
   /// The terms that are present. Fast paths name the sets that they take, so that none ignores a new term.
   unsigned kinds() const {
     return (relative_key ? kRelativeKey : 0U) | (score_function ? kScoreFunction : 0U) |
            (softcap > 0 ? kSoftcap : 0U) | (bias ? kBias : 0U) | (relative_bias ? kRelativeBias : 0U) |
-           (alibi_slopes ? kAlibi : 0U) | (weights() ? kWeights : 0U);
+           (alibi_slopes ? kAlibi : 0U) | (weights() ? kWeights : 0U) |
+           (relative_value ? kRelativeValue : 0U);
   }
   bool weights() const { return normalise != Normalise::softmax; }
   bool nonlinear() const { return (kinds() & kNonlinear) != 0; }
@@ -267,9 +272,10 @@ struct AttentionGradient {
   void* d_bias = nullptr;  ///< strides: ScoreTerms::bias_strides; broadcast axes are summed
   void* d_relative_bias = nullptr;
   void* d_alibi_slopes = nullptr;
-  void* d_relative_key = nullptr;  ///< [H, span, head_dim], contiguous
-  void* d_captured = nullptr;      ///< [ScoreFunction::captured]
-  bool accumulate = false;         ///< add to the gradients of score terms instead of zeroing them first
+  void* d_relative_key = nullptr;    ///< [H, span, head_dim], contiguous
+  void* d_relative_value = nullptr;  ///< [H, span, value_dim], contiguous
+  void* d_captured = nullptr;        ///< [ScoreFunction::captured]
+  bool accumulate = false;           ///< add to the gradients of score terms instead of zeroing them first
   /// d_query, d_key and d_value are sums in f32 that the call goes on with, without the factor `scale` of the
   /// first two: of keys, or of queries, in ascending order. As in AttentionOutput for the rest.
   bool partial = false;
@@ -279,7 +285,7 @@ struct AttentionGradient {
 
   /// Whether a term has a gradient: heads and samples may share it.
   bool of_terms() const {
-    return d_bias || d_relative_bias || d_alibi_slopes || d_relative_key || d_captured;
+    return d_bias || d_relative_bias || d_alibi_slopes || d_relative_key || d_relative_value || d_captured;
   }
 };
 

@@ -33,7 +33,8 @@ JobShape shape_of(const BackwardCall& call, int64_t queries, int64_t keys) {
 
 // Sizes in floats of the parts of a job's memory.
 struct JobLayout {
-  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, relative_key, done;
+  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, relative_key, relative_value,
+      done;
   JobLayout(const BackwardCall& call, const JobShape& s) {
     const AttentionProblem& p = *call.forward.p;
     const ScoreTerms& t = *call.forward.terms;
@@ -49,11 +50,13 @@ struct JobLayout {
     relative = g.d_relative_bias && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
     alibi = g.d_alibi_slopes && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
     relative_key = wants_relative_key(call) ? p.group() * t.relative_key.span * call.head_columns : 0;
+    relative_value =
+        wants_relative_value(call) ? p.group() * t.relative_value.span * call.forward.value_columns : 0;
     done = padded(s.tiles);
   }
   int64_t total() const {
     return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative + alibi + relative_key +
-           done;
+           relative_value + done;
   }
 };
 
@@ -75,7 +78,7 @@ Chains chains_of(const BackwardCall& call) {
     c.batch_shared = true;
     c.head_shared = c.head_shared || t.relative_stride == 0;
   }
-  c.batch_shared = c.batch_shared || wants_relative_key(call);
+  c.batch_shared = c.batch_shared || wants_relative_key(call) || wants_relative_value(call);
   if (call.gradient.d_captured) c.batch_shared = c.head_shared = true;
   if (g.d_alibi_slopes) {
     c.batch_shared = c.batch_shared || t.alibi_batch_stride == 0;
@@ -88,6 +91,10 @@ Chains chains_of(const BackwardCall& call) {
 
 bool wants_relative_key(const BackwardCall& call) {
   return call.gradient.d_relative_key != nullptr && call.forward.terms->relative_key;
+}
+
+bool wants_relative_value(const BackwardCall& call) {
+  return call.gradient.d_relative_value != nullptr && call.forward.terms->relative_value;
 }
 
 int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys) {
@@ -133,24 +140,36 @@ void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* 
   job.relative = take(layout.relative);
   job.alibi = take(layout.alibi);
   job.relative_key = take(layout.relative_key);
+  job.relative_value = take(layout.relative_value);
   job.done = reinterpret_cast<std::atomic<int32_t>*>(take(layout.done));
   for (int64_t i = 0; i < s.tiles; ++i)
     new (&job.done[i]) std::atomic<int32_t>(0), new (&job.row_tiles[i]) RowTile;
   std::fill_n(job.relative, layout.relative, 0.0f);
   std::fill_n(job.alibi, layout.alibi, 0.0f);
   std::fill_n(job.relative_key, layout.relative_key, 0.0f);
+  std::fill_n(job.relative_value, layout.relative_value, 0.0f);
 }
 
 int64_t relative_band_floats(const BackwardCall& call) {
   const bool copied = call.forward.terms->relative_key && call.head_columns != call.forward.p->head_dim;
-  return copied ? (kBackwardBlock + kGroupRows) * call.head_columns : 0;
+  return std::max(copied ? (kBackwardBlock + kGroupRows) * call.head_columns : 0,
+                  wants_relative_value(call) ? kGroupRows * (kBackwardBlock + 4 * kGroupRows) : 0);
 }
 
-int64_t relative_sum_floats(const BackwardCall& call) {
-  if (!wants_relative_key(call)) return 0;
+namespace {
+int64_t sum_floats(const BackwardCall& call, const RelativeTable& table, int64_t columns) {
   const AttentionProblem& p = *call.forward.p;
-  const int64_t rows = std::min(call.forward.terms->relative_key.span, p.queries + kBackwardBlock);
-  return p.group() * rows * call.head_columns;
+  return p.group() * std::min(table.span, p.queries + kBackwardBlock) * columns;
+}
+}  // namespace
+
+int64_t relative_key_sum_floats(const BackwardCall& call) {
+  return wants_relative_key(call) ? sum_floats(call, call.forward.terms->relative_key, call.head_columns) : 0;
+}
+
+int64_t relative_value_sum_floats(const BackwardCall& call) {
+  const ForwardCall& c = call.forward;
+  return wants_relative_value(call) ? sum_floats(call, c.terms->relative_value, c.value_columns) : 0;
 }
 
 int64_t backward_scratch(const BackwardCall& call) {
@@ -159,7 +178,8 @@ int64_t backward_scratch(const BackwardCall& call) {
   const int64_t blocks = call.gradient.d_captured ? 5 : 4;
   return std::max(blocks * size + size / 4 + call.operands.block +
                       kBackwardBlock * (call.head_columns + call.forward.value_columns) +
-                      relative_band_floats(call) + relative_sum_floats(call),
+                      relative_band_floats(call) + relative_key_sum_floats(call) +
+                      relative_value_sum_floats(call),
                   prepare);
 }
 

@@ -22,18 +22,33 @@ float* job_memory(int64_t floats) {
   return scratch.get<float>(static_cast<size_t>(floats));
 }
 
-// The head's private sums of d_relative_bias and d_alibi_slopes, block after block; its sum of
-// d_relative_key.
+// f(sums of the head, its table, the table's gradient, numbers in a row, in a row of the sums, factor) for each table of
+// vectors whose gradient is wanted.
+template <class Body>
+void each_table(const BackwardCall& call, const BackwardJob& job, const Body& f) {
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  if (job.relative_key) {
+    f(job.relative_key, c.terms->relative_key, as_floats(call.gradient.d_relative_key), p.head_dim,
+      call.head_columns, static_cast<float>(p.scale));
+  }
+  if (job.relative_value) {
+    f(job.relative_value, c.terms->relative_value, as_floats(call.gradient.d_relative_value), p.value_dim,
+      c.value_columns, 1.0f);
+  }
+}
+
+// The head's private sums of d_relative_bias and d_alibi_slopes, block after block; its sums of the tables of vectors.
 void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   const AttentionProblem& p = *call.forward.p;
   const ScoreTerms& t = *call.forward.terms;
   const AttentionGradient& g = call.gradient;
   const int64_t group = p.group();
-  if (job.relative_key) {
-    const int64_t count = group * t.relative_key.span * p.head_dim;
-    float* to = as_floats(g.d_relative_key) + job.kv * count;
-    for (int64_t i = 0; i < count; ++i) to[i] += job.relative_key[i];
-  }
+  each_table(call, job,
+             [&](const float* sums, const RelativeTable& table, float* to, int64_t dim, int64_t, float) {
+               const int64_t count = group * table.span * dim;
+               for (int64_t i = 0; i < count; ++i) to[job.kv * count + i] += sums[i];
+             });
   for (int64_t n = 0; n < job.blocks; ++n) {
     for (int64_t i = 0; i < group; ++i) {
       const int64_t h = job.kv * group + i;
@@ -50,28 +65,26 @@ void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
   }
 }
 
-// The sums of d_relative_key become [group, span, head_dim], scaled.
-void scale_relative_key(const BackwardCall& call, const BackwardJob& job) {
-  const AttentionProblem& p = *call.forward.p;
-  const auto scale = static_cast<float>(p.scale);
-  for (int64_t row = 0; row < p.group() * call.forward.terms->relative_key.span; ++row) {
-    const float* from = job.relative_key + row * call.head_columns;
-    float* to = job.relative_key + row * p.head_dim;
-    for (int64_t c = 0; c < p.head_dim; ++c) to[c] = scale * from[c];
-  }
+// The sums of the tables become [group, span, dim], scaled.
+void scale_tables(const BackwardCall& call, const BackwardJob& job) {
+  each_table(call, job,
+             [&](float* sums, const RelativeTable& table, float*, int64_t dim, int64_t columns, float scale) {
+               for (int64_t row = 0; row < call.forward.p->group() * table.span; ++row) {
+                 for (int64_t c = 0; c < dim; ++c) sums[row * dim + c] = scale * sums[row * columns + c];
+               }
+             });
 }
 
-// Repeats one key head by the specification, which touches nothing that is excluded. The gradient of a
-// relative key, which sums products with queries, is the job's again, scaled; those of the other terms stand.
+// Repeats one key head by the specification, which touches nothing that is excluded. The gradients of tables of
+// vectors, which sum products with queries or d_out, are the job's again, scaled; those of the other terms stand.
 void repeat_by_specification(const BackwardCall& call, const BackwardJob& job) {
-  float* d_relative_key = nullptr;
-  if (job.relative_key) {
-    const AttentionProblem& p = *call.forward.p;
-    const int64_t floats = p.group() * call.forward.terms->relative_key.span * p.head_dim;
-    std::fill_n(job.relative_key, floats, 0.0f);
-    d_relative_key = job.relative_key - job.kv * floats;
-  }
-  recompute_gradients(call, job.b, job.kv, d_relative_key);
+  float *d_key = nullptr, *d_value = nullptr;
+  each_table(call, job, [&](float* sums, const RelativeTable& table, float*, int64_t dim, int64_t, float) {
+    const int64_t floats = call.forward.p->group() * table.span * dim;
+    std::fill_n(sums, floats, 0.0f);
+    (sums == job.relative_key ? d_key : d_value) = sums - job.kv * floats;
+  });
+  recompute_gradients(call, job.b, job.kv, d_key, d_value);
 }
 
 // Weights 1/Tk of empty rows reach d_value.
@@ -111,7 +124,8 @@ void add_uniform_rows(const BackwardCall& call, const BackwardJob& job) {
 
 bool anything_masked(const AttentionProblem& p, const ScoreTerms& t) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.key_lengths || p.query_lengths ||
-         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key;
+         p.key_begin || p.key_end || p.keep || p.mask_function || t.bias || t.relative_key ||
+         t.relative_value;
 }
 
 // A key head on its way.
@@ -217,7 +231,7 @@ class JobsRun {
   void end(RunningJob& running) const {
     const AttentionProblem& p = *call_.forward.p;
     const BackwardJob& job = running.job;
-    if (job.relative_key) scale_relative_key(call_, job);
+    scale_tables(call_, job);
     if (call_.gradient.partial) return;
     if (!running.finite && (call_.operands.loses_infinity || anything_masked(p, *call_.forward.terms))) {
       repeat_by_specification(call_, job);

@@ -33,8 +33,9 @@ void run_forward(ForwardCall call);
 /// By the specification: rows that run_forward left not finite because a sum of finite values was too large.
 void recompute_overflow(const ForwardCall& call);
 /// Overwrites the gradients of one key head and its query heads by the specification, which touches nothing
-/// that is excluded. Those of the score terms stay, but `d_relative_key` is added to where it is given.
-void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key);
+/// that is excluded. Those of the score terms stay, but the tables' are added to where they are given.
+void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key,
+                         float* d_relative_value);
 
 void run_backward(BackwardCall call);
 

@@ -96,8 +96,8 @@ ForwardCall make_forward_call(const AttentionProblem& p, const ScoreTerms& terms
 
 void choose_engine(ForwardCall& call) {
   const MatmulPrecision precision = float32_matmul_precision();
-  if (call.int8 || call.terms->relative_key) return;  // whose bands come from queries in f32
-  if (call.terms->weights()) return;                  // which may not be rounded as probabilities are
+  if (call.int8 || call.terms->relative_key || call.terms->relative_value) return;  // whose bands are in f32
+  if (call.terms->weights()) return;  // which may not be rounded as probabilities are
   if (call.bf16 ? bf16_tiles() : has_tiles() && precision != MatmulPrecision::highest) {
     call.engine = Engine::amx;
     if (!call.bf16) call.scheme = part_scheme(precision);

@@ -47,7 +47,7 @@ struct SkippedKeys {
 };
 SkippedKeys skipped_keys(const ForwardCall& call) {
   if (call.one_part_tiles()) return {kRowTile, kTileChunk, false};
-  return {kTileRows, attention_key_block, call.engine == Engine::f32};
+  return {kTileRows, attention_key_block, call.engine == Engine::f32 && !call.terms->relative_value};
 }
 
 // The pairs of a tile and the keys [k0, k1) that are allowed, and those that are computed.
@@ -102,6 +102,10 @@ void explain_keep(const ForwardCall& call, AttentionPlan& plan) {
 void explain_terms(const AttentionProblem& p, const ScoreTerms& t, int chunk, AttentionPlan& plan) {
   if (t.relative_key) {
     reason(plan, "relative key: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
+  }
+  if (t.relative_value) {
+    reason(plan,
+           "relative value: a band of distances for 16 queries at a time, in f32 without tiles or pairs");
   }
   if (t.kinds() != 0) {
     reason(plan, concat("score terms: applied to chunks of ", chunk, " keys while they are in L1"));

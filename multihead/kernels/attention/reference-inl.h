@@ -66,15 +66,34 @@ inline int64_t relative_index(int64_t distance, int64_t center, int64_t span) {
 }
 
 /// The row of a table of relative keys that query i and key j meet, and its place in a contiguous [H, span].
-inline int64_t relative_row(const AttentionProblem& p, const RelativeKey& table, int64_t b, int64_t i,
+inline int64_t relative_row(const AttentionProblem& p, const RelativeTable& table, int64_t b, int64_t i,
                             int64_t j) {
   return relative_index(j - i - p.diagonal_of(b), table.center, table.span);
 }
 template <class T>
-const T* relative_key_row(const AttentionProblem& p, const RelativeKey& table, int64_t b, int64_t h,
-                          int64_t i, int64_t j) {
+const T* relative_table_row(const AttentionProblem& p, const RelativeTable& table, int64_t b, int64_t h,
+                            int64_t i, int64_t j) {
   return static_cast<const T*>(table.data) + h * table.head_stride +
          relative_row(p, table, b, i, j) * table.row_stride;
+}
+
+/// out += weight · the relative value, if there is one.
+template <class T>
+void add_relative_value(const AttentionProblem& p, const ScoreTerms& t, int64_t b, int64_t h, int64_t i,
+                        int64_t j, T weight, T* out) {
+  if (!t.relative_value) return;
+  const T* r = relative_table_row<T>(p, t.relative_value, b, h, i, j);
+  for (int64_t c = 0; c < p.value_dim; ++c) out[c] += weight * r[c];
+}
+
+/// ⟨d_out, value + relative value⟩: the gradient of key j's weight.
+template <class T>
+T value_product(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, const T* d_out,
+                int64_t b, int64_t h, int64_t i, int64_t j) {
+  const T product =
+      dot(d_out, row_of<const T>(in.value, b, h / p.group(), p.key_begin_row(b) + j), p.value_dim);
+  if (!t.relative_value) return product;
+  return product + dot(d_out, relative_table_row<T>(p, t.relative_value, b, h, i, j), p.value_dim);
 }
 
 enum class ReferenceDerivative { none, whole, behind_function };
@@ -96,7 +115,7 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms& t, const A
     s[j] = 0;
     if (!row.keep[j]) continue;
     T sum = dot(q, k, p.head_dim);
-    if (t.relative_key) sum += dot(q, relative_key_row<T>(p, t.relative_key, b, h, i, j), p.head_dim);
+    if (t.relative_key) sum += dot(q, relative_table_row<T>(p, t.relative_key, b, h, i, j), p.head_dim);
     s[j] = static_cast<T>(p.scale) * sum;
   }
   if (p.mask_function && n > 0) {
@@ -148,8 +167,8 @@ int64_t reference_scores(const AttentionProblem& p, const ScoreTerms& t, const A
 /// may be too large for T although their weighted mean is not. `max` of row.score, which is as
 /// reference_scores left it; an `empty` row is one of equal weights.
 template <class T>
-void widen_not_finite(const AttentionProblem& p, const AttentionInput& in, int64_t b, int64_t h, int64_t i,
-                      T max, bool empty, ReferenceRow<T>& row, T* out) {
+void widen_not_finite(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in, int64_t b,
+                      int64_t h, int64_t i, T max, bool empty, ReferenceRow<T>& row, T* out) {
   using Wide = std::conditional_t<std::is_same_v<T, float>, double, long double>;
   if (std::all_of(out, out + p.value_dim, [](T x) { return std::isfinite(x); })) return;
   const int64_t n = p.key_count(b), kv = h / p.group();
@@ -169,6 +188,8 @@ void widen_not_finite(const AttentionProblem& p, const AttentionInput& in, int64
       if (row.d_probability[j] == -1) continue;
       const T value = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j)[c];
       sum += Wide{row.d_probability[j]} * Wide{value};
+      if (!t.relative_value) continue;
+      sum += Wide{row.d_probability[j]} * Wide{relative_table_row<T>(p, t.relative_value, b, h, i, j)[c]};
     }
     out[c] = static_cast<T>(sum / (total * static_cast<Wide>(1 - p.dropout_p)));
   }
@@ -211,6 +232,7 @@ void reference_weighted_row(const AttentionProblem& p, const ScoreTerms& t, cons
     if (p.dropout_p > 0 && !attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p)) continue;
     const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
     for (int64_t c = 0; c < p.value_dim; ++c) o[c] += row.score[j] * v[c];
+    add_relative_value(p, t, b, h, i, j, row.score[j], o);
   }
   for (int64_t c = 0; c < p.value_dim; ++c) o[c] = o[c] * keep_scale / by;
 }
@@ -241,13 +263,14 @@ void reference_forward_row(const AttentionProblem& p, const ScoreTerms& t, const
     if (p.dropout_p > 0) weight *= keep_scale;
     const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
     for (int64_t c = 0; c < p.value_dim; ++c) o[c] += weight * v[c];
+    add_relative_value(p, t, b, h, i, j, weight, o);
   }
   if (lse) *lse = empty ? -kInf : max + std::log(sum);
   for (int64_t c = 0; c < p.value_dim; ++c) {
     if (!empty || sum > 0) o[c] /= sum;
     if (empty && p.empty_row == EmptyRow::nan) o[c] = std::numeric_limits<T>::quiet_NaN();
   }
-  if (!empty || p.empty_row == EmptyRow::uniform) widen_not_finite(p, in, b, h, i, max, empty, row, o);
+  if (!empty || p.empty_row == EmptyRow::uniform) widen_not_finite(p, t, in, b, h, i, max, empty, row, o);
 }
 
 template <class T>
@@ -307,7 +330,7 @@ void reference_spread_row(const AttentionProblem& p, const ScoreTerms& t, const 
       if (d_key) d_key[c] += d_dot * q[c];
     }
     if (!t.relative_key) continue;
-    const T* r = relative_key_row<T>(p, t.relative_key, b, h, i, j);
+    const T* r = relative_table_row<T>(p, t.relative_key, b, h, i, j);
     for (int64_t c = 0; d_query && c < p.head_dim; ++c) d_query[c] += d_dot * r[c];
     if (!d_relative_key) continue;
     const int64_t at = h * t.relative_key.span + relative_row(p, t.relative_key, b, i, j);
@@ -357,9 +380,13 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
     return attention_dropout_keep(p.dropout_key, b, h, i, j, p.dropout_p) ? keep_scale : T{0};
   };
   const auto add_d_value = [&](int64_t j, T weight) {
-    if (!g.d_value) return;
-    T* d_value = row_of<T>(g.d_value, b, kv, p.key_begin_row(b) + j);
-    for (int64_t c = 0; c < p.value_dim; ++c) d_value[c] += weight * d_out[c];
+    const auto add = [&](T* to) {
+      for (int64_t c = 0; c < p.value_dim; ++c) to[c] += weight * d_out[c];
+    };
+    if (g.d_value) add(row_of<T>(g.d_value, b, kv, p.key_begin_row(b) + j));
+    if (!g.d_relative_value) return;
+    const int64_t at = h * t.relative_value.span + relative_row(p, t.relative_value, b, i, j);
+    add(static_cast<T*>(g.d_relative_value) + at * p.value_dim);
   };
   if (t.weights()) {
     reference_scores(p, t, in, b, h, i, ReferenceDerivative::whole, row);
@@ -368,10 +395,7 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
     for (int64_t j = 0; j < n; ++j) {
       if (!row.keep[j]) continue;
       const T factor = dropped(j);
-      row.d_probability[j] =
-          factor == 0
-              ? T{0}
-              : factor * dot(d_out, row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j), p.value_dim);
+      row.d_probability[j] = factor == 0 ? T{0} : factor * value_product(p, t, in, d_out, b, h, i, j);
       if (factor != 0) add_d_value(j, row.score[j] * inverse * factor);
     }
     const T d_normaliser =
@@ -390,9 +414,8 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
     row.score[j] = std::exp(row.score[j] - lse);
-    const T* v = row_of<const T>(in.value, b, kv, p.key_begin_row(b) + j);
     const T factor = dropped(j);
-    row.d_probability[j] = factor == 0 ? T{0} : factor * dot(d_out, v, p.value_dim);
+    row.d_probability[j] = factor == 0 ? T{0} : factor * value_product(p, t, in, d_out, b, h, i, j);
     delta += row.score[j] * row.d_probability[j];
     if (factor != 0) add_d_value(j, row.score[j] * factor);
   }
@@ -439,6 +462,7 @@ void zero_score_gradients(const AttentionProblem& p, const ScoreTerms& t, const 
     }
   }
   zero(g.d_relative_key, 0, p.heads * t.relative_key.span * p.head_dim);
+  zero(g.d_relative_value, 0, p.heads * t.relative_value.span * p.value_dim);
 }
 
 template <class T>

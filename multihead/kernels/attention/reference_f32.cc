@@ -169,9 +169,10 @@ void recompute_overflow(const ForwardCall& c) {
   });
 }
 
-void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key) {
+void recompute_gradients(const BackwardCall& call, int64_t b, int64_t kv, float* d_relative_key,
+                         float* d_relative_value) {
   AttentionGradient terms;
-  terms.d_relative_key = d_relative_key;
+  terms.d_relative_key = d_relative_key, terms.d_relative_value = d_relative_value;
   backward_head(call, b, kv, terms);
 }
 

@@ -7,7 +7,7 @@
 namespace multihead {
 
 /// out = dropout(softmax(softcap(score_mod(scale · query·(key + relative_key)ᵀ)) + biases, over the keys the
-/// mask allows and the sink, if any)) · value.
+/// mask allows and the sink, if any)) · (value + relative_value).
 ///
 /// With options.normalise other than softmax the weights are score_mod(scores with all terms), or the scores
 /// themselves, over their sum, the sum of their absolute values, or nothing.
@@ -17,15 +17,14 @@ namespace multihead {
 ///           swaps H and T in all of them.
 /// Dtypes    f32, f64, bf16, f16, the same for all three; scores and softmax of 16-bit inputs are f32. While
 ///           an Autocast is alive f32 inputs are rounded to bf16.
-///           bias, alibi_slopes, relative_bias, relative_key and sinks are f64 with f64 inputs, else f32, or
-///           of the type of 16-bit inputs.
+///           bias, alibi_slopes, relative tables and sinks are f64 with f64 inputs, else f32, or of the type of
+///           16-bit inputs.
 /// Strides   any; a tensor whose last axis is not contiguous is copied. The output's memory has the order of
 ///           axes of the query's, so that a [B, T, H, D] view in gives a [B, T, H, Dv] view out.
-/// Gradient  query, key, value, bias, alibi_slopes, relative_bias, relative_key, sinks and what the score
-///           function captured (16-bit inputs get f32 gradients), from the output, options.lse and what
-///           options.capture receives
-/// Memory    O(Tq + Tk) per head beyond inputs and output, forward and backward; the gradient of relative_key
-///           takes its own size for each head in work and (Tq + 128)·D per thread besides
+/// Gradient  query, key, value, bias, alibi_slopes, relative tables, sinks and what the score function captured
+///           (16-bit inputs get f32 gradients), from the output, options.lse and what options.capture receives
+/// Memory    O(Tq + Tk) per head beyond inputs and output, forward and backward; the gradient of a relative_key
+///           or relative_value takes its own size for each head in work and (Tq + 128)·D per thread besides
 /// Rows      without any allowed key give 0 and no gradient, see EmptyRow. What the mask excludes is never
 ///           read into a result: NaN there does not spread.
 /// Throws    ShapeError, DtypeError, ValueError

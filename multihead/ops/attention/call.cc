@@ -97,7 +97,8 @@ Tensor in_arithmetic(const Tensor& x) {
 bool stays_bf16(const AttentionCall& call) {
   const auto narrow = [](const Tensor& x) { return x.dtype() == Dtype::bf16; };
   return kernels::bf16_tiles() && narrow(call.query) && narrow(call.key) && narrow(call.value) &&
-         !call.bound->terms().relative_key && !call.bound->terms().weights();
+         !call.bound->terms().relative_key && !call.bound->terms().relative_value &&
+         !call.bound->terms().weights();
 }
 
 AttentionCall widened(const AttentionCall& call) {

@@ -48,6 +48,8 @@ class Composition {
   /// The element of `table`, which broadcasts to [B, H, rows, span], at clamp(key position - query position +
   /// center, 0, span - 1): [B, H, rows, Tk].
   Tensor at_distance(const Tensor& table, int64_t center) const;
+  /// Its transpose: the sums of x [B, H, rows, Tk] by distance, [B, H, rows, span].
+  Tensor by_distance(const Tensor& x, int64_t span, int64_t center) const;
   Tensor apply_function(const Tensor& scores) const;
 
  private:
@@ -56,6 +58,8 @@ class Composition {
   template <class F>
   void each_row(F f) const;
   int64_t distance(int64_t b, int64_t i, int64_t j) const { return j - i - offsets_[static_cast<size_t>(b)]; }
+  /// Of each element of [B, H, rows, Tk], its place in [B, H, rows, span].
+  std::vector<int64_t> places(int64_t span, int64_t center) const;
   Tensor find_allowed() const;
   void check_no_empty_row(const Tensor& empty) const;
 

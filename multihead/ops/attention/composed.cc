@@ -182,30 +182,58 @@ Tensor Composition::distances() const {
   return wide(Tensor::of<double>({sizes().batch, 1, std::ssize(rows_), sizes().keys}, all));
 }
 
-Tensor Composition::at_distance(const Tensor& table, int64_t center) const {
-  const AttentionSizes& s = sizes();
-  const int64_t span = table.size(-1), count = std::ssize(rows_);
-  std::vector<int64_t> from;  // of each element, its place in the table
+std::vector<int64_t> Composition::places(int64_t span, int64_t center) const {
+  std::vector<int64_t> places;
   each_row([&](int64_t n, int64_t b, int64_t, int64_t i) {
-    for (int64_t j = 0; j < s.keys; ++j) {
-      from.push_back(n * span + std::clamp<int64_t>(distance(b, i, j) + center, 0, span - 1));
+    for (int64_t j = 0; j < sizes().keys; ++j) {
+      places.push_back(n * span + std::clamp<int64_t>(distance(b, i, j) + center, 0, span - 1));
     }
   });
-  const Tensor x = contiguous(expand(table, {s.batch, s.heads, count, span}));
-  const Tensor y = Tensor::empty({s.batch, s.heads, count, s.keys}, dtype_);
+  return places;
+}
+
+namespace {
+
+// y[i] = x[places[i]].
+Tensor gathered(const std::vector<int64_t>& places, const Tensor& x, const Shape& shape) {
+  const Tensor y = Tensor::empty(shape, x.dtype());
   with_data(
       [&](auto* to, auto* elements) {
-        for (size_t i = 0; i < from.size(); ++i) to[i] = elements[from[i]];
+        for (size_t i = 0; i < places.size(); ++i) to[i] = elements[places[i]];
       },
-      y, x);
+      y, x.contiguous());
+  return y;
+}
+
+// y[places[i]] += x[i].
+Tensor scattered(const std::vector<int64_t>& places, const Tensor& x, const Shape& shape) {
+  const Tensor y = Tensor::zeros(shape, x.dtype());
+  with_data(
+      [&](auto* to, auto* elements) {
+        for (size_t i = 0; i < places.size(); ++i) to[places[i]] += elements[i];
+      },
+      y, x.contiguous());
+  return y;
+}
+
+}  // namespace
+
+Tensor Composition::at_distance(const Tensor& table, int64_t center) const {
+  const AttentionSizes& s = sizes();
+  const Tensor x = expand(table, {s.batch, s.heads, std::ssize(rows_), table.size(-1)});
+  std::vector<int64_t> from = places(table.size(-1), center);
+  const Tensor y = gathered(from, x, {s.batch, s.heads, std::ssize(rows_), s.keys});
   return record({x}, y, [from = std::move(from), shape = x.shape()](const Tensor& d) -> Gradients {
-    const Tensor dy = d.contiguous(), dx = Tensor::zeros(shape, d.dtype());
-    with_data(
-        [&](auto* to, auto* elements) {
-          for (size_t i = 0; i < from.size(); ++i) to[from[i]] += elements[i];
-        },
-        dx, dy);
-    return {dx};
+    return {scattered(from, d, shape)};
+  });
+}
+
+Tensor Composition::by_distance(const Tensor& x, int64_t span, int64_t center) const {
+  const AttentionSizes& s = sizes();
+  std::vector<int64_t> to = places(span, center);
+  const Tensor y = scattered(to, x, {s.batch, s.heads, std::ssize(rows_), span});
+  return record({x}, y, [to = std::move(to), shape = x.shape()](const Tensor& d) -> Gradients {
+    return {gathered(to, d, shape)};
   });
 }
 
@@ -304,8 +332,14 @@ Tensor Composition::dropout(const Tensor& probabilities) const {
 
 Tensor Composition::output(const Softmax& softmax) const {
   const AttentionSizes& s = sizes();
-  const Tensor z = matmul(in_groups(dropout(softmax.probabilities), s), value_);
-  const Tensor out = reshape(z, {s.batch, s.heads, query_.size(2), s.value_dim});
+  const Tensor weights = dropout(softmax.probabilities);
+  Tensor out =
+      reshape(matmul(in_groups(weights, s), value_), {s.batch, s.heads, query_.size(2), s.value_dim});
+  if (const Tensor& table = options_.relative_value; table.defined()) {
+    const int64_t span = table.size(1);
+    const int64_t center = options_.relative_center < 0 ? (span - 1) / 2 : options_.relative_center;
+    out = add(out, matmul(by_distance(weights, span, center), wide(table)));
+  }
   return options_.empty_row == EmptyRow::nan ? where(softmax.empty, constant(std::nan(""), out), out) : out;
 }
 

@@ -67,7 +67,11 @@ struct AttentionOptions {
   /// relative_key[h, clamp(key position - query position + center, 0, span - 1)]⟩: Shaw et al. 2018's keys,
   /// and with a relative_bias labml's and Transformer-XL's scores.
   Tensor relative_key = {};
-  int64_t relative_center = -1;  ///< of both tables; default (span - 1) / 2 of each
+  /// [H or 1, span, Dv]: a vector per distance that joins the values, Σ_j p[i, j] · (value[j] + relative_value[h,
+  /// clamp(key position - query position + center, 0, span - 1)]): the values of Shaw et al. 2018. Not with
+  /// EmptyRow::uniform.
+  Tensor relative_value = {};
+  int64_t relative_center = -1;  ///< of all three tables; default (span - 1) / 2 of each
   /// [H]: an additional score in every row's softmax that belongs to no key; its weight is discarded. Zeros
   /// are softmax with 1 added to the sum (add_zero_attn). The log-sum-exp counts it, so that of a row without
   /// any key is the sink.
@@ -99,6 +103,7 @@ inline constexpr auto kScoreOptions =
                std::pair("alibi_slopes", &AttentionOptions::alibi_slopes),
                std::pair("relative_bias", &AttentionOptions::relative_bias),
                std::pair("relative_key", &AttentionOptions::relative_key),
+               std::pair("relative_value", &AttentionOptions::relative_value),
                std::pair("relative_center", &AttentionOptions::relative_center),
                std::pair("sinks", &AttentionOptions::sinks));
 inline constexpr auto kCallOptions = std::tuple(

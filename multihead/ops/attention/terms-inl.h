@@ -29,7 +29,8 @@ struct AttentionTerm {
   /// the kernel reads.
   Tensor (*bind)(const TermBinding& call);
   std::string (*explain)(const AttentionOptions& options);
-  /// The scores [B, H, rows, Tk] with the term. Null: it acts in Composition::softmax().
+  /// The scores [B, H, rows, Tk] with the term. Null: it acts in Composition::softmax() or
+  /// output().
   Tensor (*compose)(const Tensor& scores, const Composition& call);
   Tensor AttentionOptions::*tensor = nullptr;             ///< gets a gradient
   void* kernels::AttentionGradient::*gradient = nullptr;  ///< which the kernel writes here

@@ -36,14 +36,15 @@ int64_t center_of(const O& options, const Tensor& table) {
 }
 
 // [H, span, ...] of a table [H or 1, span, ...]: heads that share a row have it at a stride of 0.
-Tensor table_of(const TermBinding& call, const char* name, const Tensor& table, const Shape& rest) {
+Tensor table_of(const TermBinding& call, const char* name, const Tensor& table, const Shape& rest,
+                const char* axis = "D") {
   const Tensor x = in_term_dtype(call, name, table);
   const int64_t heads = call.sizes.heads;
   const bool fits = x.rank() == 2 + rest.rank() && (x.size(0) == 1 || x.size(0) == heads) && x.size(1) > 0 &&
                     (rest.rank() == 0 || x.size(2) == rest[0]);
-  const std::string more = rest.rank() == 0 ? "" : concat(", D=", rest[0]);
+  const std::string more = rest.rank() == 0 ? "" : concat(", ", axis, "=", rest[0]);
   MH_CHECK(fits, ShapeError, call.who, ": ", name, " must be [H=", heads, ", span", more, "] or [1, span",
-           rest.rank() == 0 ? "" : ", D", "], got ", x.shape());
+           rest.rank() == 0 ? "" : concat(", ", axis), "], got ", x.shape());
   MH_CHECK(call.options.relative_center < x.size(1), ValueError, call.who,
            ": relative_center must be in [0, ", x.size(1), "), the span of ", name, ", got ",
            call.options.relative_center);
@@ -65,6 +66,25 @@ Tensor bind_relative_key(const TermBinding& call) {
   Tensor x = table_of(call, "relative_key", call.options.relative_key, {call.sizes.head_dim});
   if (x.size(2) > 1 && x.strides()[2] != 1) x = x.contiguous();
   call.to.relative_key = {x.raw(), x.strides()[0], x.strides()[1], x.size(1), center_of(call.options, x)};
+  return x;
+}
+
+// With zeros behind each row, up to a multiple of 16.
+Tensor bind_relative_value(const TermBinding& call) {
+  constexpr int64_t kColumns = 16;
+  MH_CHECK(call.options.empty_row != EmptyRow::uniform, ValueError, call.who,
+           ": empty_row = uniform gives the mean of all values; not with relative_value");
+  const int64_t dim = call.sizes.value_dim;
+  Tensor x = table_of(call, "relative_value", call.options.relative_value, {dim}, "Dv");
+  if (dim % kColumns != 0 || x.strides()[2] != 1) {
+    const bool shared = x.strides()[0] == 0;
+    const Shape own = {shared ? 1 : x.size(0), x.size(1), dim};
+    const int64_t row = (dim + kColumns - 1) / kColumns * kColumns;
+    const Tensor memory = Tensor::zeros({own[0], own[1], row}, x.dtype());
+    memory.as_strided(own, {own[1] * row, row, 1}).copy_from(x.as_strided(own, x.strides()));
+    x = memory.as_strided(x.shape(), {shared ? 0 : own[1] * row, row, 1});
+  }
+  call.to.relative_value = {x.raw(), x.strides()[0], x.strides()[1], x.size(1), center_of(call.options, x)};
   return x;
 }
 
@@ -184,6 +204,9 @@ const AttentionTerm kTerms[] = {
        return add(scores, call.at_distance(products, center_of(call.options(), table)));
      },
      &O::relative_key, &G::d_relative_key},
+    {has<&O::relative_value>, bind_relative_value,
+     [](const O& o) { return tensor_text("probabilities · relative_value", o.relative_value); }, nullptr,
+     &O::relative_value, &G::d_relative_value},
     {[](const O&, const ScoreMod& score_mod) { return static_cast<bool>(score_mod); }, bind_function,
      [](const O& o) {
        const bool last = o.normalise != Normalise::softmax;

@@ -121,7 +121,8 @@ Tensor attention_above_thresholds(const char* who, const AttentionOptions& optio
   MH_CHECK(!score_mod, ValueError, who, ": score_mod does not go with normalise = sparsemax or entmax15");
   const bool squared = options.normalise == Normalise::entmax15;
   AttentionOptions pass = options;
-  pass.capture = nullptr, pass.rng = nullptr, pass.empty_row = EmptyRow::zero, pass.sinks = {};
+  pass.capture = nullptr, pass.rng = nullptr, pass.empty_row = EmptyRow::zero;
+  pass.sinks = {}, pass.relative_value = {};
   const auto sums_of = [&](Normalise normalise, const ScoreMod& weight) {
     Tensor sums;
     pass.normalise = normalise, pass.lse = &sums;

@@ -44,11 +44,12 @@ struct BackwardJob {
   float* relative = nullptr;              // [block][group][relative_span]
   float* alibi = nullptr;                 // [block][group]
   float* relative_key = nullptr;          // [group][relative_key.span][head_columns], not yet scaled
+  float* relative_value = nullptr;        // [group][relative_value.span][value_columns]
   float* captured = nullptr;              // [copies][ScoreFunction::captured], the call's
   std::atomic<int32_t>* turns = nullptr;  // [copies] blocks of this job that have added to a copy
   int64_t copies = 0;
   std::atomic<int32_t>* done = nullptr;  // [tile] key blocks whose share of d_query is in
-  std::atomic<int32_t>* turn = nullptr;  // the key block that adds to relative_key next
+  std::atomic<int32_t>* turn = nullptr;  // the key block that adds to relative_key and _value next
   std::atomic<bool>* failed = nullptr;   // another task threw: stop waiting
 };
 
@@ -72,12 +73,14 @@ int64_t backward_job_floats(const BackwardCall& call, int64_t rows, int64_t keys
 /// Cuts the memory and fills in the sizes.
 void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* memory, BackwardJob& job);
 
-/// Whether the gradient of a table of relative keys is wanted.
+/// Whether the gradient of a table of relative keys, or values, is wanted.
 bool wants_relative_key(const BackwardCall& call);
-/// Parts of the scratch memory: a band of padded rows of the table, and a key block's own sums of its
-/// gradient.
+bool wants_relative_value(const BackwardCall& call);
+/// Parts of the scratch memory: a band of padded rows of the keys' table, or of probabilities, and a key block's own
+/// sums of the tables' gradients.
 int64_t relative_band_floats(const BackwardCall& call);
-int64_t relative_sum_floats(const BackwardCall& call);
+int64_t relative_key_sum_floats(const BackwardCall& call);
+int64_t relative_value_sum_floats(const BackwardCall& call);
 int64_t backward_scratch(const BackwardCall& call);
 
 struct BackwardTaskArgs {

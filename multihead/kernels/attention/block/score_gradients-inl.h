@@ -113,14 +113,6 @@ inline void DropGradientRows(const AttentionProblem& p, const RowTile& t, const 
   });
 }
 
-// Rows that a group does not need become zero, so that the products may run over them.
-inline void ZeroUnneeded(const RowTile& t, const BlockRange& r, float* s) {
-  for (int g = 0; g < t.groups; ++g) {
-    ZeroRows(s + g * kGroupRows, r.need_begin[g] - r.k0);
-    ZeroRows(s + (r.need_end[g] - r.k0) * kTileRows + g * kGroupRows, r.k1 - r.need_end[g]);
-  }
-}
-
 // Adds `rows` rows of ds (queries [first, first + rows) of the tile, keys [a, a + n)) to d_bias. Broadcast
 // axes have stride 0: the sum runs over queries in order, for each key.
 HWY_INLINE void AddBias(const float* ds, int rows, int n, const Strides4& s, float* to, float* transposed) {
@@ -185,42 +177,9 @@ HWY_INLINE void AlibiGradient(const LaneTerms& lanes, int64_t group, const RowTi
   for (int row = 0; row < t.rows; ++row) alibi[t.head[row] - t.kv * group] -= sum[row];
 }
 
-// Score gradients of sixteen queries by distance, one query a row: 16 distances of margin on either side.
-inline constexpr int kBandRow = kBackwardBlock + 4 * kGroupRows;
-
-// band[lane][16 + row - first] = the score gradients of the lane at that row of the table, zeros elsewhere.
-// The first and last row take what lies beyond. `ds` begins with key keys.begin.
-HWY_INLINE void GatherBand(const float* ds, const DistanceBand& d, int64_t span, int count, KeyRange keys,
-                           float* band) {
-  std::fill_n(band, kGroupRows * kBandRow, 0.0f);
-  // Keys that lie beyond for all sixteen lanes are summed first.
-  const int64_t low = std::clamp<int64_t>(1 - d.offset, keys.begin, keys.end);
-  const int64_t high = std::clamp<int64_t>(span - 1 + kGroupRows - 1 - d.offset, low, keys.end);
-  float before[kGroupRows] = {}, behind[kGroupRows] = {};
-  const auto sum = [&](int64_t from, int64_t to, float* sums) {
-    for (int64_t k = from; k < to; ++k) {
-      for (int i = 0; i < count; ++i) sums[i] += ds[(k - keys.begin) * kTileRows + i];
-    }
-  };
-  sum(keys.begin, low, before);
-  sum(high, keys.end, behind);
-  // A row's length less one from lane to lane: each is shifted by its own number.
-  const int64_t margin = kGroupRows;
-  TransposeTo(ds + (low - keys.begin) * kTileRows, kTileRows, high - low, count,
-              band + (low + d.offset - d.first + margin), kBandRow - 1, 1.0f);
-  const bool starts = d.first == 0, ends = d.first + d.count == span;
-  for (int i = 0; i < count; ++i) {
-    float* row = band + i * kBandRow;
-    for (int64_t c = 0; starts && c < margin; ++c) before[i] += row[c];
-    for (int64_t c = margin + d.count; ends && c < kBandRow; ++c) behind[i] += row[c];
-    row[margin] += before[i];
-    row[margin + d.count - 1] += behind[i];
-  }
-}
-
 // Operands of a tile's relative key gradients.
 struct RelativeKeyArgs {
-  const RelativeKey* table;
+  const RelativeTable* table;
   int64_t dim, group;
   Rows query;       // of the tile
   int64_t columns;  // of all rows of sums: dim rounded up to 16
@@ -247,7 +206,8 @@ HWY_INLINE void RelativeKeyGradient(const RelativeKeyArgs& args, const RowTile& 
                                     const float* ds) {
   EachSixteen(t, r, [&](int start, int count, KeyRange keys) HWY_ATTR {
     const DistanceBand d = BandOf(*args.table, t, start, keys);
-    GatherBand(ds + (keys.begin - r.k0) * kTileRows + start, d, args.table->span, count, keys, args.band);
+    GatherBand<false>(ds + (keys.begin - r.k0) * kTileRows + start, d, args.table->span, count, keys,
+                      args.band);
     ProductArgs product{};
     product.a = args.band + kGroupRows, product.c_stride = args.columns;
     if (args.d_query) {

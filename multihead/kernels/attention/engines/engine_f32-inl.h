@@ -187,7 +187,7 @@ class F32Engine : public EngineDefaults {
   // The same in chunks, without maximum: what goes before them, and one of them.
   HWY_INLINE void StartChunks(const QueryTile& w, const BlockRange& r, const Block&,
                               const BlockBuffers& b) const {
-    const RelativeKey& table = c_.terms->relative_key;
+    const RelativeTable& table = c_.terms->relative_key;
     if (table) RelativeScores(table, c_.p->head_dim, w.rows, r, w.query, b.shadow, b.s);
   }
   HWY_INLINE void ChunkScores(const QueryTile& w, const BlockRange& r, const Block& block,
@@ -208,6 +208,7 @@ class F32Engine : public EngineDefaults {
                          bool /*safe*/, const BlockBuffers& b, const float* alpha, const float* beta) const {
     BlockValuesSafe(w.rows, r, b.s, b.shadow, Shifted(block.value, r.k0 - block.first), c_.value_columns,
                     w.first, alpha, beta, w.out);
+    if (c_.terms->relative_value) AddRelative(w, r, b, b.shadow, b.bias, beta);
   }
 
   // The same from scores, whose exponentials are made where the values need them, chain by chain in L1 (dense
@@ -223,6 +224,7 @@ class F32Engine : public EngineDefaults {
           float* s = b.s + int64_t{keys.begin - r.k0} * kTileRows;
           Exponentials(c_, w.rows, MakeBlockRange(w.rows, keys.begin, keys.end), s, shift, state.sum);
         });
+    if (c_.terms->relative_value) AddRelative(w, r, b, nullptr, b.shadow, beta);
   }
 
   // ScoreValues for the runs of a block, whose scores lie one behind the other.
@@ -246,6 +248,12 @@ class F32Engine : public EngineDefaults {
   class Gradients;
 
  private:
+  // The relative values' part of a block, whose probabilities are in b.s.
+  void AddRelative(const QueryTile& w, const BlockRange& r, const BlockBuffers& b, const float* shadow,
+                   float* scratch, const float* beta) const {
+    AddRelativeValues({w.rows, r, c_.terms->relative_value, c_.value_columns, b.s, shadow,
+                       w.first ? nullptr : beta, scratch, w.out});
+  }
   static int64_t KeyFloats(const ForwardCall& c) { return c.copy_key ? kBlock * c.p->head_dim : 0; }
 
   // While the first and the second tile read the copies of a block, the keys and the values that are copied
@@ -311,6 +319,12 @@ HWY_INLINE Rows QueriesOfTile(const BackwardCall& call, const BackwardJob& job, 
   return TileRowsOf(c, job.row_tiles[n], staged, c.query, call.head_columns);
 }
 
+HWY_INLINE Rows OutputGradientsOfTile(const BackwardCall& call, const BackwardJob& job, int64_t n) {
+  const ForwardCall& c = call.forward;
+  const float* staged = call.operands.stage_d_out ? job.d_out + n * call.operands.d_out : nullptr;
+  return TileRowsOf(c, job.row_tiles[n], staged, call.gradient.d_out, c.value_columns);
+}
+
 // The products of the backward pass for one key block.
 class F32Engine::Gradients {
  public:
@@ -364,17 +378,16 @@ class F32Engine::Gradients {
     const RowTile& t = job_.row_tiles[n];
     AddScoreProduct(static_cast<bool>(call_.forward.terms->relative_key), t, r, Shifted(key_, r.k0 - first_),
                     job_.qt + n * call_.operands.qt, p.head_dim, s, {});
-    ScoreProduct(t, r, Shifted(value_, r.k0 - first_), job_.d_out_t + n * call_.operands.d_out_t, p.value_dim,
-                 dp, nullptr, {});
+    AddScoreProduct(static_cast<bool>(call_.forward.terms->relative_value), t, r,
+                    Shifted(value_, r.k0 - first_), job_.d_out_t + n * call_.operands.d_out_t, p.value_dim,
+                    dp, {});
   }
 
   // d_value[k] += P · dO, d_key[k] += dS · Q, the block's; d_query[q] += dSᵀ · K, the job's.
   void AddToValues(int64_t n, const BlockRange& r, const float* weights, float* d_value) const {
-    const ForwardCall& c = call_.forward;
-    const RowTile& t = job_.row_tiles[n];
-    const float* staged = call_.operands.stage_d_out ? job_.d_out + n * call_.operands.d_out : nullptr;
-    AddKeyRows(t, r, weights, TileRowsOf(c, t, staged, call_.gradient.d_out, c.value_columns),
-               c.value_columns, d_value + (r.k0 - first_) * c.value_columns);
+    const int64_t columns = call_.forward.value_columns;
+    AddKeyRows(job_.row_tiles[n], r, weights, OutputGradientsOfTile(call_, job_, n), columns,
+               d_value + (r.k0 - first_) * columns);
   }
   void AddToKeys(int64_t n, const BlockRange& r, const float* ds, float* d_key) const {
     AddKeyRows(job_.row_tiles[n], r, ds, QueriesOfTile(call_, job_, n), call_.head_columns,

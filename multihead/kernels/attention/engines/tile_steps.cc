@@ -233,7 +233,7 @@ void TermRows(const TermArgs& args, const BlockRange& r, float* max) {
   }
 }
 
-void RelativeScores(const RelativeKey& table, int64_t dim, const RowTile& t, const BlockRange& r,
+void RelativeScores(const RelativeTable& table, int64_t dim, const RowTile& t, const BlockRange& r,
                     const float* qt, float* product, float* s) {
   ProductArgs args{};
   args.a_row = table.row_stride, args.a_step = 1, args.b_stride = kTileRows, args.c_stride = kGroupRows;
@@ -256,6 +256,84 @@ void RelativeScores(const RelativeKey& table, int64_t dim, const RowTile& t, con
       }
     }
   });
+}
+
+namespace {
+
+// A band's part of one row, where keys that are not to be touched stay untouched: the sums of AddBandProduct.
+void AddTouched(const RelativeValueSum& sum, const DistanceBand& d, int row, KeyRange keys,
+                const float* band) {
+  const F f;
+  const int64_t first = sum.range.k0;
+  for (int64_t c = 0; c < sum.columns; c += kN) {
+    Vec total = hn::Zero(f);
+    int k = keys.begin;
+    for (int64_t i = 0; i < d.count;) {
+      Vec chain = hn::Zero(f);
+      const int64_t end = std::min<int64_t>(d.count, i + KeyChainRest(static_cast<int>(d.first + i)));
+      for (; i < end; ++i) {
+        bool touched = false;
+        for (; k < keys.end && std::clamp<int64_t>(k + d.offset - d.first, 0, d.count - 1) == i; ++k) {
+          touched = touched || sum.shadow[(k - first) * kTileRows + row] != -kInfinity;
+        }
+        if (!touched) continue;
+        const Vec x = hn::LoadU(f, d.rows + i * sum.table.row_stride + c);
+        chain = hn::MulAdd(hn::Set(f, band[i]), x, chain);
+      }
+      total = hn::Add(total, chain);
+    }
+    float* o = sum.out + row * sum.columns + c;
+    const Vec beta = hn::Set(f, sum.beta ? sum.beta[row] : 1.0f);
+    hn::StoreU(hn::MulAdd(total, beta, hn::LoadU(f, o)), f, o);
+  }
+}
+
+// A band's part of up to sixteen rows, as a product.
+void AddBandProduct(const RelativeValueSum& sum, const DistanceBand& d, int start, int count,
+                    const float* band, float* part) {
+  const F f;
+  for (int64_t first = 0; first < sum.columns; first += kRelativeValueColumns) {
+    const int64_t columns = std::min<int64_t>(kRelativeValueColumns, sum.columns - first);
+    std::fill_n(part, count * columns, 0.0f);
+    ProductArgs product{};
+    product.a = band, product.a_row = kBandRow, product.a_step = 1;
+    product.b = d.rows + first, product.b_stride = sum.table.row_stride;
+    product.c = part, product.c_stride = columns, product.k = d.count;
+    product.first_chain = KeyChainRest(static_cast<int>(d.first)), product.chain = kKeyChain;
+    Product<End::add, true>(product, count, columns);
+    for (int i = 0; i < count; ++i) {
+      const Vec beta = hn::Set(f, sum.beta ? sum.beta[start + i] : 1.0f);
+      float* o = sum.out + (start + i) * sum.columns + first;
+      for (int64_t c = 0; c < columns; c += kN) {
+        hn::StoreU(hn::MulAdd(hn::LoadU(f, part + i * columns + c), beta, hn::LoadU(f, o + c)), f, o + c);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void AddRelativeValues(const RelativeValueSum& sum) {
+  const BlockRange& all = sum.range;
+  float *band = sum.scratch, *part = band + kGroupRows * kBandRow;
+  for (int k = all.k0, end = 0; k < all.k1; k = end) {
+    end = static_cast<int>(std::min<int64_t>(all.k1, (k / kBackwardBlock + 1) * kBackwardBlock));
+    const BlockRange r = MakeBlockRange(sum.tile, k, end);
+    float* weights = sum.weights + int64_t{k - all.k0} * kTileRows;
+    ZeroUnneeded(sum.tile, r, weights);
+    EachSixteen(sum.tile, r, [&](int start, int count, KeyRange keys) HWY_ATTR {
+      const int step = sum.shadow ? 1 : count;
+      for (int first = start; first < start + count; first += step) {
+        const DistanceBand d = BandOf(sum.table, sum.tile, first, keys);
+        GatherBand<true>(weights + (keys.begin - k) * kTileRows + first, d, sum.table.span, step, keys, band);
+        if (sum.shadow) {
+          AddTouched(sum, d, first, keys, band + kGroupRows);
+        } else {
+          AddBandProduct(sum, d, first, step, band + kGroupRows, part);
+        }
+      }
+    });
+  }
 }
 
 void ScoreProduct(const RowTile& t, const BlockRange& r, const Rows& key, const float* qt, int64_t dim,

@@ -19,7 +19,6 @@
 #include "multihead/kernels/attention/block/backward_call-inl.h"
 
 #include <algorithm>
-#include <thread>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/attention/passes/backward.cc"
@@ -38,6 +37,7 @@ bool BackwardFinish(const BackwardTaskArgs&) { return true; }
 #include "multihead/kernels/attention/engines/engine-inl.h"
 #include "multihead/kernels/attention/engines/engine_tile_gradients-inl.h"
 #include "multihead/kernels/attention/passes/backward_prepare-inl.h"
+#include "multihead/kernels/attention/passes/table_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -53,8 +53,9 @@ struct BackwardBuffers {
   float* engine;      // the engine's
   float* d_key;       // [kBackwardBlock][head_columns]
   float* d_value;     // [kBackwardBlock][value_columns]
-  float* table_rows;  // a band of the relative keys' table, padded
-  float* table_sums;  // the block's share of its gradient
+  float* table_rows;  // a band of the relative keys' table, padded, or of probabilities
+  float* key_sums;    // the block's share of the table's gradient
+  float* value_sums;  // likewise: of relative values
 };
 
 BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
@@ -71,7 +72,8 @@ BackwardBuffers MakeBackwardBuffers(const BackwardCall& call, float* scratch) {
   b.d_key = b.engine + call.operands.block;
   b.d_value = b.d_key + kBackwardBlock * call.head_columns;
   b.table_rows = b.d_value + kBackwardBlock * call.forward.value_columns;
-  b.table_sums = b.table_rows + relative_band_floats(call);
+  b.key_sums = b.table_rows + relative_band_floats(call);
+  b.value_sums = b.key_sums + relative_key_sum_floats(call);
   return b;
 }
 
@@ -145,10 +147,12 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
   ZeroUnneeded(t, r, b.ds);
 }
 
-// Whether the products leave out keys that no query of a tile sees. The bands of relative keys take all.
+// Whether the products leave out keys that no query of a tile sees. Bands of distances take all.
 template <class G>
 bool SkipsKeys(const ForwardCall& c) {
-  if constexpr (requires { G::kSkipsKeys; }) return G::kSkipsKeys && c.has_keep && !c.terms->relative_key;
+  if constexpr (requires { G::kSkipsKeys; }) {
+    return G::kSkipsKeys && c.has_keep && !c.terms->relative_key && !c.terms->relative_value;
+  }
   return false;
 }
 
@@ -164,6 +168,10 @@ void TileGradients(const BackwardCall& call, const BackwardJob& job, const G& en
                    b.p);
   }
   if (c.has_terms && !runs.whole()) std::fill_n(b.ds, int64_t{r.k1 - r.k0} * kTileRows, 0.0f);
+  if (c.terms->relative_value) {
+    RelativeScores(c.terms->relative_value, c.p->value_dim, t, r, job.d_out_t + n * call.operands.d_out_t,
+                   b.derivative, b.ds);
+  }
   for (int i = 0; i < runs.count; ++i) {
     const KeyRun& run = runs.run[i];
     if (c.terms->bias) {
@@ -219,20 +227,6 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
   if (b.raw && !terms.weights()) behind_function();
 }
 
-// Rows of the relative keys' table that a key block meets.
-struct RelativeRange {
-  int64_t first = 0, rows = 0;
-};
-
-RelativeRange RelativeRangeOf(const BackwardCall& call, const BackwardJob& job, int k0, int k1) {
-  if (!job.relative_key) return {};
-  const AttentionProblem& p = *call.forward.p;
-  const RelativeKey& table = call.forward.terms->relative_key;
-  const int64_t offset = table.center - p.diagonal_of(job.b), last = table.span - 1;
-  const int64_t first = std::clamp<int64_t>(k0 + offset - (p.query_count(job.b) - 1), 0, last);
-  return {first, std::clamp<int64_t>(k1 - 1 + offset, 0, last) + 1 - first};
-}
-
 // The relative keys' share of d_query, and their own gradient's sums of this block; on f32 only.
 void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
                        const RelativeRange& range, const BackwardBuffers& b) {
@@ -243,10 +237,24 @@ void AddToRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t
   args.query = QueriesOfTile(call, job, n);
   args.columns = call.head_columns;
   args.d_query = call.gradient.d_query ? job.d_query + n * kTileRows * call.head_columns : nullptr;
-  args.sums = job.relative_key ? b.table_sums : nullptr;
+  args.sums = range.sums;
   args.sum_first = range.first, args.sum_rows = range.rows;
   args.band = b.p, args.padded_rows = b.table_rows;
   RelativeKeyGradient(args, t, r, b.ds);
+}
+
+// The relative values' gradient's sums of this block; on f32 only.
+void AddToRelativeValues(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+                         const RelativeRange& range, const float* weights, const BackwardBuffers& b) {
+  if (!range.sums) return;
+  const ForwardCall& c = call.forward;
+  RelativeKeyArgs args{};
+  args.table = &c.terms->relative_value, args.dim = c.p->value_dim, args.group = c.p->group();
+  args.query = OutputGradientsOfTile(call, job, n);
+  args.columns = c.value_columns;
+  args.sums = range.sums, args.sum_first = range.first, args.sum_rows = range.rows;
+  args.band = b.table_rows;
+  RelativeKeyGradient(args, job.row_tiles[n], r, weights);
 }
 
 // The share of a block in d_query.
@@ -256,37 +264,6 @@ void AddToQueries(const G& engine, int64_t n, const BlockRange& r, const KeyRuns
     if (!runs.whole()) return engine.AddToQueries(n, runs, ds);
   }
   engine.AddToQueries(n, r, ds);
-}
-
-// Waits until `count` earlier blocks have done their part. False if another task failed.
-bool Await(const BackwardJob& job, const std::atomic<int32_t>& done, int64_t count) {
-  for (int spins = 0; done.load(std::memory_order_acquire) != count; ++spins) {
-    if (job.failed->load(std::memory_order_relaxed)) return false;
-    if (spins > 64) std::this_thread::yield();
-  }
-  return true;
-}
-
-// Adds a block's sums to the job's once all earlier blocks have: one order, whoever computes them. False if
-// something is not finite.
-bool SumRelativeKeys(const BackwardCall& call, const BackwardJob& job, int64_t block,
-                     const RelativeRange& range, const float* sums) {
-  if (!job.relative_key) return true;
-  const F d;
-  if (!Await(job, *job.turn, block)) return true;
-  const int64_t columns = call.head_columns, span = call.forward.terms->relative_key.span;
-  Vec check = hn::Zero(d);
-  for (int64_t g = 0; g < call.forward.p->group(); ++g) {
-    const float* from = sums + g * range.rows * columns;
-    float* to = job.relative_key + (g * span + range.first) * columns;
-    for (int64_t i = 0; i < range.rows * columns; i += kN) {
-      const Vec x = hn::LoadU(d, from + i);
-      check = hn::MulAdd(x, hn::Zero(d), check);
-      hn::StoreU(hn::Add(hn::LoadU(d, to + i), x), d, to + i);
-    }
-  }
-  job.turn->store(static_cast<int32_t>(block + 1), std::memory_order_release);
-  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
 }
 
 // Writes `count` gradient rows into those from `to` on, scaled; false if anything is not finite.
@@ -368,8 +345,10 @@ bool KeyBlock(const BackwardTaskArgs& args) {
   G engine(call, job, k0, k1, b.engine);
   if (job.copies > 0 && !Await(job, job.turns[args.index % job.copies], args.index / job.copies)) return true;
   StartBlock(call, job, k0, k1 - k0, b);
-  const RelativeRange relative = RelativeRangeOf(call, job, k0, k1);
-  if (relative.rows) std::fill_n(b.table_sums, p.group() * relative.rows * call.head_columns, 0.0f);
+  const RelativeRange keys = RelativeRangeOf(call, job, c.terms->relative_key, call.head_columns,
+                                             job.relative_key, b.key_sums, k0, k1);
+  const RelativeRange values = RelativeRangeOf(call, job, c.terms->relative_value, c.value_columns,
+                                               job.relative_value, b.value_sums, k0, k1);
   for (int64_t n = 0; n < job.tiles; ++n) {
     const RowTile& t = job.row_tiles[n];
     const int e = std::min(k1, t.end);
@@ -386,21 +365,22 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     if (seen) {
       TileGradients(call, job, engine, n, r, runs, lanes, b);
       const float* weights = p.dropout_p > 0 ? b.extra : b.p;
-      EachRun(t, r, runs, [&](const BlockRange& keys, int64_t at) {
-        if (call.gradient.d_value) engine.AddToValues(n, keys, weights + at, b.d_value);
+      EachRun(t, r, runs, [&](const BlockRange& run, int64_t at) {
+        if (call.gradient.d_value) engine.AddToValues(n, run, weights + at, b.d_value);
       });
+      AddToRelativeValues(call, job, n, r, values, weights, b);
       if (c.has_terms) TermGradients(call, job, t, r, lanes, args.index, b);
-      EachRun(t, r, runs, [&](const BlockRange& keys, int64_t at) {
-        if (call.gradient.d_key) engine.AddToKeys(n, keys, b.ds + at, b.d_key);
+      EachRun(t, r, runs, [&](const BlockRange& run, int64_t at) {
+        if (call.gradient.d_key) engine.AddToKeys(n, run, b.ds + at, b.d_key);
       });
     }
     if (!Await(job, job.done[n], args.index - (t.begin - first) / kBackwardBlock)) return true;
     if (seen && call.gradient.d_query) AddToQueries(engine, n, r, runs, b.ds);
-    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, relative, b);
+    if (seen && c.terms->relative_key) AddToRelativeKeys(call, job, n, r, keys, b);
     job.done[n].fetch_add(1, std::memory_order_release);
   }
   if constexpr (G::kMakesGradients) engine.Finish();
-  const bool finite = SumRelativeKeys(call, job, args.index, relative, b.table_sums);
+  const bool finite = SumTables(call, job, args.index, keys, values);
   if (job.copies > 0) job.turns[args.index % job.copies].fetch_add(1, std::memory_order_release);
   return WriteBlock(call, job, k0, k1 - k0, b) && finite;
 }

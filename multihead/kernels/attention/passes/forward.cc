@@ -157,7 +157,8 @@ class Forward {
     const int begin = static_cast<int>(std::max(base, task_.key_begin));
     const int end = static_cast<int>(std::min<int64_t>(base + kBlock, task_.key_end));
     if (begin >= end) return;
-    const bool skips = E::kSkipsKeys && c_.has_keep && !safe;  // what nobody sees is not staged either
+    // What nobody sees is not staged either. Bands of relative values take all.
+    const bool skips = E::kSkipsKeys && c_.has_keep && !safe && !c_.terms->relative_value;
     bool staged = !skips;
     typename E::Block block;
     if (staged) block = engine_.Stage(task_, begin, end);

@@ -97,17 +97,17 @@ void split_lines(const std::string& text, std::vector<std::string>& lines) {
   }
 }
 
-// Says which units multiply, and how precisely. A relative key takes plain f32.
-void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
+// Says which units multiply, and how precisely. `relative`: the table of vectors, if any, which takes plain f32.
+void explain_products(Dtype dtype, const char* relative, AttentionExplanation& e) {
   const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
-  const bool tiles = kernels::has_tiles() && !relative_key;
-  const bool bf16_tiles = tiles && kernels::bf16_tiles(), dots = kernels::bf16_dots() && !relative_key;
+  const bool tiles = kernels::has_tiles() && !relative;
+  const bool bf16_tiles = tiles && kernels::bf16_tiles(), dots = kernels::bf16_dots() && !relative;
   if (precision != kernels::MatmulPrecision::highest && dtype != Dtype::f64) {
     const std::string_view word = kernels::precision_name(precision);
     if (!tiles) {
       e.reasons.push_back(
           concat("float32_matmul_precision ", word, ": no effect, ",
-                 relative_key ? "relative_key runs in plain f32" : "this CPU has no AMX tiles"));
+                 relative ? concat(relative, " runs in plain f32") : "this CPU has no AMX tiles"));
     } else if (dtype != Dtype::bf16) {
       const kernels::PartScheme scheme = kernels::part_scheme(precision);
       e.reasons.push_back(concat("float32_matmul_precision ", word, ": products on tiles, ", scheme.products,
@@ -121,10 +121,10 @@ void explain_products(Dtype dtype, bool relative_key, AttentionExplanation& e) {
       bf16_tiles
           ? "products on bf16 tiles (AMX) forward and backward, probabilities and their gradients rounded to "
             "bf16: same bits for any threads and chunking on such CPUs, others round differently"
-      : dots         ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
-                       "same bits for any threads and chunking on such CPUs, others round differently"
-      : relative_key ? "bf16 is widened to f32: relative_key takes no bf16 products"
-                     : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
+      : dots     ? "forward products on bf16 pairs (AVX512_BF16), probabilities rounded to bf16: "
+                   "same bits for any threads and chunking on such CPUs, others round differently"
+      : relative ? concat("bf16 is widened to f32: ", relative, " takes no bf16 products")
+                 : "bf16 is widened to f32: no fast bf16 products on this CPU or ISA");
 }
 
 // Where the kernel finds an operand: in place, or in the copy that is made of f16 and of rows with gaps.
@@ -156,7 +156,11 @@ void add_plan(AttentionExplanation& e, const BoundAttention& bound, const kernel
   e.workspace_bytes = p.workspace_bytes;
   e.backward_workspace_bytes = p.backward_workspace_bytes;
   split_lines(p.reasons, e.reasons);
-  explain_products(dtype, options.relative_key.defined(), e);
+  explain_products(dtype,
+                   options.relative_key.defined()     ? "relative_key"
+                   : options.relative_value.defined() ? "relative_value"
+                                                      : nullptr,
+                   e);
   const auto element = static_cast<int64_t>(size_of(dtype)), wide = dtype == Dtype::f64 ? int64_t{8} : 4;
   e.output_bytes = product({s.batch, s.heads, s.queries, s.value_dim * element + wide});
   e.capture_bytes = capture_bytes(options.capture, s, wide);
