@@ -96,7 +96,10 @@ void explain_keep(const ForwardCall& call, AttentionPlan& plan) {
   if (!call.has_keep) return;
   const SkippedKeys skipped = skipped_keys(call);
   reason(plan, concat("keys that no query of a tile of ", skipped.rows, " sees are skipped, ",
-                      skipped.runs ? int64_t{kRunGrain} : skipped.keys, " at a time"));
+                      skipped.runs ? int64_t{kRunGrain} : skipped.keys, " at a time",
+                      skipped.runs && call.p->mask_function.classify
+                          ? "; forward tiles have 16 where narrow blocks make that worth it"
+                          : ""));
 }
 
 void explain_terms(const AttentionProblem& p, const ScoreTerms& t, int chunk, AttentionPlan& plan) {

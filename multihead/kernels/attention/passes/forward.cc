@@ -78,16 +78,12 @@ class Forward {
   }
 
   void Run() {
-    QueryTile tiles[kMostTiles];
-    int count = 0;
-    for (int64_t row = task_.row_begin; row < task_.row_end; row += kTileRows) {
-      StartTile(row, tiles_ + count * TileFloats(c_), tiles[count]);
-      ++count;
+    height_ = TileHeight();
+    const int64_t tiles =
+        (task_.row_end - task_.row_begin + kTileRows - 1) / kTileRows;  // that memory is for
+    for (int64_t row = task_.row_begin; row < task_.row_end; row += tiles * height_) {
+      RunTiles(row, std::min(task_.row_end, row + tiles * height_));
     }
-    for (int64_t base = task_.key_begin / kBlock * kBlock; base < task_.key_end; base += kBlock) {
-      AddBlock(base, tiles, count, false);
-    }
-    for (int i = 0; i < count; ++i) FinishTile(tiles[i]);
   }
 
   // Split-key mode: blocks [begin, end) of the only tile, each from zero to its slot.
@@ -131,10 +127,49 @@ class Forward {
 
   static int64_t TileFloats(const ForwardCall& c) { return E::QueryFloats(c) + kTileRows * c.value_columns; }
 
+  // Rows of a tile: 16 if those together see far fewer keys than 64 do, in the blocks of a mask; else 64. A row's bits
+  // do not depend on it. One key block of one tile stands for the task (16x16 blocks, an eighth of them seen: .6).
+  HWY_NOINLINE int64_t TileHeight() const {
+    const AttentionProblem& p = *c_.p;
+    const int64_t first = task_.row_begin;
+    if (!E::kSkipsKeys || !p.mask_function.classify || c_.terms->relative_value) return kTileRows;
+    if (task_.row_end - first < kTileRows) return kTileRows;
+    RowTile whole, part[kTileGroups];
+    make_row_tile(p, task_.b, task_.kv, first, first + kTileRows, whole);
+    for (int g = 0; g < kTileGroups; ++g) {
+      const int64_t row = first + g * kGroupRows;
+      make_row_tile(p, task_.b, task_.kv, row, row + kGroupRows, part[g]);
+    }
+    const int64_t begin = (whole.begin + whole.end) / 2 / kBlock * kBlock;
+    const int64_t end = std::min<int64_t>(begin + kBlock, whole.end);
+    int together = 0, apart = 0;
+    for (int64_t k = std::max<int64_t>(begin, whole.begin); k < end; k += kRunGrain) {
+      const int64_t last = std::min(k + kRunGrain, end);
+      if (mask_class(p, whole, k, last) == BlockClass::empty) continue;
+      together += kTileGroups;
+      for (const RowTile& t : part) apart += mask_class(p, t, k, last) != BlockClass::empty ? 1 : 0;
+    }
+    return 2 * together > 3 * apart ? kGroupRows : kTileRows;
+  }
+
+  // Rows [begin, end) of the task, as many tiles at most as there is memory for.
+  void RunTiles(int64_t begin, int64_t end) {
+    QueryTile tiles[kMostTiles];
+    int count = 0;
+    for (int64_t row = begin; row < end; row += height_) {
+      StartTile(row, tiles_ + count * TileFloats(c_), tiles[count]);
+      ++count;
+    }
+    for (int64_t base = task_.key_begin / kBlock * kBlock; base < task_.key_end; base += kBlock) {
+      AddBlock(base, tiles, count, false);
+    }
+    for (int i = 0; i < count; ++i) FinishTile(tiles[i]);
+  }
+
   HWY_NOINLINE void StartTile(int64_t row, float* memory, QueryTile& w) {
     w.query = memory;
     w.out = memory + E::QueryFloats(c_);
-    const int64_t end = std::min(task_.row_end, row + kTileRows);
+    const int64_t end = std::min(task_.row_end, row + height_);
     make_row_tile_again(*c_.p, c_.number, task_.b, task_.kv, row, end, w.rows);
     if (c_.has_terms || c_.has_keep) w.lanes = MakeLaneTerms(*c_.terms, w.rows);
     ResetState(w.state);
@@ -275,6 +310,7 @@ class Forward {
   BlockBuffers buffers_;
   E engine_;
   float* tiles_;
+  int64_t height_ = kTileRows;  // rows of a tile
 };
 
 // f(std::type_identity<P>()) for the type P of the pass.
