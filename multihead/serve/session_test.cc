@@ -11,8 +11,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Connection {
-  explicit Connection(Service& service, SessionOptions given = {}) : options(std::move(given)) {
+struct TestConnection {
+  explicit TestConnection(Service& service, SessionOptions given = {}) : options(std::move(given)) {
     options.log = [this](const AccessLine& line) { lines.push_back(line); };
     session.emplace([&service](const HttpRequest& request) { return service.handle(request); }, options,
                     "peer", [this](std::string_view bytes) { sent += bytes; }, [this] { is_closed = true; });
@@ -46,7 +46,7 @@ const std::string kHello = R"({"model":"lm","prompt":"the cat","max_tokens":5,"s
 
 TEST(HttpSessionTest, AnswersRequestsOneAfterTheOther) {
   Service service(test_models(), {});
-  Connection one(service);
+  TestConnection one(service);
   one.send(kGet + post("/v1/completions", kHello + "}") + kGet);
   one.run_until_lines(3);
   EXPECT_THAT(one.sent, StartsWith("HTTP/1.1 200 OK\r\n"));
@@ -59,13 +59,13 @@ TEST(HttpSessionTest, AnswersRequestsOneAfterTheOther) {
 
 TEST(HttpSessionTest, StreamsInChunksOrToTheEnd) {
   Service service(test_models(), {});
-  Connection chunks(service);
+  TestConnection chunks(service);
   chunks.send(post("/v1/completions", kHello + R"(,"stream":true})"));
   chunks.run_until_lines(1);
   EXPECT_THAT(chunks.sent, HasSubstr("Transfer-Encoding: chunked"));
   EXPECT_THAT(chunks.sent, HasSubstr("data: [DONE]\n\n\r\n0\r\n\r\n"));
   EXPECT_FALSE(chunks.is_closed);
-  Connection old(service);
+  TestConnection old(service);
   const std::string body = kHello + R"(,"stream":true})";
   old.send("POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: " +
            std::to_string(body.size()) + "\r\n\r\n" + body);
@@ -77,7 +77,7 @@ TEST(HttpSessionTest, StreamsInChunksOrToTheEnd) {
 
 TEST(HttpSessionTest, WhatIsNotHttpIsRefusedAndEnds) {
   Service service(test_models(), {});
-  Connection one(service);
+  TestConnection one(service);
   one.send("HELO example.org\r\n\r\n");
   EXPECT_THAT(one.sent, StartsWith("HTTP/1.1 400 Bad Request\r\n"));
   EXPECT_TRUE(one.is_closed);
@@ -88,10 +88,10 @@ TEST(HttpSessionTest, WhatIsNotHttpIsRefusedAndEnds) {
 TEST(HttpSessionTest, SlowClientsAreEnded) {
   Service service(test_models(), {});
   const auto later = HttpSession::Clock::now() + std::chrono::seconds(30);
-  Connection head(service), body(service), idle(service);
+  TestConnection head(service), body(service), idle(service);
   head.send("GET / HTTP/1.1\r\nHo");
   body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{");
-  for (Connection* one : {&head, &body, &idle}) one->session->tick(later);
+  for (TestConnection* one : {&head, &body, &idle}) one->session->tick(later);
   EXPECT_THAT(head.sent, StartsWith("HTTP/1.1 408"));
   EXPECT_TRUE(head.is_closed);
   EXPECT_FALSE(body.is_closed);
@@ -106,7 +106,7 @@ TEST(HttpSessionTest, SlowClientsAreEnded) {
 TEST(HttpSessionTest, AClientThatLeavesIsCancelled) {
   Service service(test_models(), {});
   for (int i = 0; i < 20; ++i) {
-    Connection one(service);
+    TestConnection one(service);
     one.send(post("/v1/completions", R"({"model":"lm","prompt":"a","max_tokens":60,"n":16,"stream":true})"));
     one.session.reset();
     ASSERT_EQ(one.lines.size(), 1);
@@ -117,7 +117,7 @@ TEST(HttpSessionTest, AClientThatLeavesIsCancelled) {
 
 TEST(HttpSessionTest, WaitsForTheBodyWithContinue) {
   Service service(test_models(), {});
-  Connection one(service);
+  TestConnection one(service);
   const std::string bytes = post("/v1/completions", kHello + "}", "Expect: 100-continue\r\n");
   one.send(bytes.substr(0, bytes.find('{')));
   EXPECT_EQ(one.sent, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -128,9 +128,9 @@ TEST(HttpSessionTest, WaitsForTheBodyWithContinue) {
 
 TEST(HttpSessionTest, FinishingWaitsForTheAnswer) {
   Service service(test_models(), {});
-  Connection busy(service), idle(service);
+  TestConnection busy(service), idle(service);
   busy.send(post("/v1/completions", kHello + "}"));
-  for (Connection* one : {&busy, &idle}) one->session->finish();
+  for (TestConnection* one : {&busy, &idle}) one->session->finish();
   EXPECT_TRUE(idle.is_closed);
   busy.run_until_lines(1);
   EXPECT_THAT(busy.sent, HasSubstr("HTTP/1.1 200 OK"));
