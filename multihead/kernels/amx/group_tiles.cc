@@ -125,8 +125,21 @@ HWY_INLINE void Use(const GroupBlock& b, int64_t g, const int32_t* sums, __m512 
   }
 }
 
+// Lines on their way to L2, a share of them at each group.
+struct Lines {
+  const char* at;
+  int64_t left, share;
+
+  explicit Lines(const GroupBlock& b)
+      : at(b.fetch), left(b.fetch_lines), share((b.fetch_lines + b.groups - 1) / b.groups) {}
+  HWY_INLINE void next() {
+    for (int64_t n = std::min(left, share); n > 0; --n, --left, at += 64) _mm_prefetch(at, _MM_HINT_T1);
+  }
+};
+
 template <bool kMinima, bool kHalves, int kSlot>
-HWY_INLINE void Step(const GroupBlock& b, int64_t g, int32_t* sums, __m512 (&acc)[16]) {
+HWY_INLINE void Step(const GroupBlock& b, int64_t g, int32_t* sums, __m512 (&acc)[16], Lines& lines) {
+  lines.next();
   if (g + kAhead < b.groups) Issue<kHalves, (kSlot + kAhead) % kSlots>(b, g + kAhead, sums);
   Use<kMinima, kHalves, kSlot>(b, g, sums, acc);
 }
@@ -134,6 +147,7 @@ HWY_INLINE void Step(const GroupBlock& b, int64_t g, int32_t* sums, __m512 (&acc
 template <bool kMinima, bool kHalves>
 HWY_NOINLINE void Multiply(const GroupBlock& b) {
   alignas(64) int32_t sums[kSlots * kSlotSums<kHalves>];
+  Lines lines(b);
   __m512 acc[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) acc[i] = _mm512_setzero_ps();
@@ -142,14 +156,14 @@ HWY_NOINLINE void Multiply(const GroupBlock& b) {
   if (b.groups > 1) Issue<kHalves, 1>(b, 1, sums);
   int64_t g = 0;
   for (; g + kSlots <= b.groups; g += kSlots) {
-    Step<kMinima, kHalves, 0>(b, g, sums, acc);
-    Step<kMinima, kHalves, 1>(b, g + 1, sums, acc);
-    Step<kMinima, kHalves, 2>(b, g + 2, sums, acc);
-    Step<kMinima, kHalves, 3>(b, g + 3, sums, acc);
+    Step<kMinima, kHalves, 0>(b, g, sums, acc, lines);
+    Step<kMinima, kHalves, 1>(b, g + 1, sums, acc, lines);
+    Step<kMinima, kHalves, 2>(b, g + 2, sums, acc, lines);
+    Step<kMinima, kHalves, 3>(b, g + 3, sums, acc, lines);
   }
-  if (g < b.groups) Step<kMinima, kHalves, 0>(b, g, sums, acc);
-  if (g + 1 < b.groups) Step<kMinima, kHalves, 1>(b, g + 1, sums, acc);
-  if (g + 2 < b.groups) Step<kMinima, kHalves, 2>(b, g + 2, sums, acc);
+  if (g < b.groups) Step<kMinima, kHalves, 0>(b, g, sums, acc, lines);
+  if (g + 1 < b.groups) Step<kMinima, kHalves, 1>(b, g + 1, sums, acc, lines);
+  if (g + 2 < b.groups) Step<kMinima, kHalves, 2>(b, g + 2, sums, acc, lines);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) _mm512_storeu_ps(b.to + i * kAmxLines, acc[i]);
 }

@@ -3,7 +3,7 @@
 //   q8  the same of |w| and x with w's sign: two products fit (2 · 128 · 127), so each is widened
 //   5 bits  halves of q4's sums, since eight products of w <= 31 are what an int16 holds
 //   6 bits  likewise of |w| <= 32 and x with w's sign; the halves times their scales, together below 2^24
-//   dots  vpdpbusd adds four products of the same operands
+//   dots  vpdpbusd adds four products of the same operands, but with several rows in q8 of w + 128 and x
 
 #if defined(MULTIHEAD_KERNELS_QUANTIZED_GROUP_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_QUANTIZED_GROUP_SUMS_INL_H_
@@ -67,6 +67,11 @@ HWY_INLINE IntVec AddLarge(IntVec sum, ByteVec u, ByteVec s) {
   return InOrder(hn::Add(sum, PairsOfShorts(PairsOfBytes(u, s))));
 }
 
+// Whether the sums are those of w + 128, 128 · Σ x too much: half the operations of w's signs. One row waits for
+// memory, which it reads faster (1.1 times) with the signs.
+template <int kBits, bool kDots, int MR>
+inline constexpr bool kShiftsWeight = kDots&& kBits == 8 && MR > 1;
+
 // The integer sums of one group, MR rows times NV vectors, four values of k a step.
 template <int kBits, bool kDots, int MR, int NV>
 HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, IntVec (&sums)[MR][NV]) {
@@ -91,6 +96,11 @@ HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, I
           sums[i][j] = AddSmall<kDots>(sums[i][j], low, NeighboursOf(x + i * x_stride + k));
           sums[i][j] = AddSmall<kDots>(sums[i][j], high, NeighboursOf(x + i * x_stride + kHalf + k));
         }
+      } else if constexpr (kShiftsWeight<kBits, kDots, MR>) {
+        const ByteVec w_and_128 = hn::Xor(v, hn::Set(d, uint8_t{128}));
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i)
+          sums[i][j] = AddLarge<kDots>(sums[i][j], w_and_128, NeighboursOf(x + i * x_stride + k));
       } else {
         const ByteVec absolute = AbsoluteBytes(v);
 #pragma GCC unroll 8

@@ -104,7 +104,10 @@ HWY_INLINE void AddGroup(const GroupTileArgs& t, int64_t g, const GroupParts& at
     const TileVec scale = ScalesOf<kFormat>(at, j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
-      TileVec y = hn::Mul(hn::ConvertTo(d, sums[i][j]), scale);
+      TileVec sum = hn::ConvertTo(d, sums[i][j]);
+      if constexpr (kShiftsWeight<kFormat.bits, kDots, MR>)  // integers below 2^24: exact
+        sum = hn::NegMulAdd(hn::Set(d, t.x_sums[i * t.groups + g]), hn::Set(d, 128.0f), sum);
+      TileVec y = hn::Mul(sum, scale);
       if constexpr (kFormat.has_min) {
         const TileVec min =
             hn::Mul(MinimaOf<kFormat>(at, j * kLanes), hn::Set(d, t.x_sums[i * t.groups + g]));
@@ -149,86 +152,76 @@ HWY_INLINE GroupParts PartsOf(const uint8_t* panel, int64_t g, int64_t lane) {
           panel + kLayout.block(g) + lane * 2};
 }
 
-// MR rows times vectors [first, first + NV) of the panel.
-template <GroupFormat kFormat, bool kDots, int MR, int NV>
-HWY_NOINLINE void GroupTile(const GroupTileArgs& t, int first) {
-  constexpr groups::GroupLayout kLayout(kFormat);
-  TileVec acc[MR][NV];
-  ZeroGroups(acc);
-  for (int64_t g = 0; g < t.groups; ++g) {
-    const GroupParts at = PartsOf<kFormat>(t.w, g, first * kLanes);
-#pragma GCC unroll 16
-    for (int64_t line = 0; line < kLayout.bytes; line += 64)
-      __builtin_prefetch(at.w + kGroupBytesAhead + line);
-    AddGroup<kFormat, kDots, MR, NV>(t, g, at, acc);
-  }
-  StoreGroups(t, first, acc);
-}
+// Streams of one row, and of more by dots.
+inline constexpr int kGroupStreams = 4, kManyRowsStreams = HWY_TARGET == HWY_AVX3 ? 2 : 1;
 
-// One row times panels `step` apart: streams of memory which the CPU prefetches side by side. One core reads
-// 25 GB/s so; 16 in one stream, prefetched or not; 8 streams are no faster (Zen 3, 2026-11).
-inline constexpr int64_t kGroupStreams = 4;
-template <GroupFormat kFormat, bool kDots>
-HWY_NOINLINE void GroupStreams(const GroupTileArgs& t, int64_t step) {
+// MR rows times vectors [first, first + NV) of panels `step` apart: streams of memory which the CPU prefetches
+// side by side. One core reads 25 GB/s so, 16 in one stream, prefetched or not; 8 streams are no faster (Zen 3,
+// 2026-11). On a Xeon with AMX two streams, prefetched, reach 19 GB/s, one 13.
+template <GroupFormat kFormat, bool kDots, int MR, int NV, int kStreams>
+HWY_NOINLINE void GroupTile(const GroupTileArgs& t, int first, int64_t step) {
   constexpr groups::GroupLayout kLayout(kFormat);
   const int64_t bytes = step * kLayout.panel(t.groups);
-  TileVec acc[kGroupStreams][1][kPanelVectors];
-#pragma GCC unroll 8
-  for (int64_t s = 0; s < kGroupStreams; ++s) ZeroGroups(acc[s]);
+  TileVec acc[kStreams][MR][NV];
+#pragma GCC unroll 4
+  for (int s = 0; s < kStreams; ++s) ZeroGroups(acc[s]);
   for (int64_t g = 0; g < t.groups; ++g) {
-    const GroupParts at = PartsOf<kFormat>(t.w, g, 0);
-#pragma GCC unroll 8
-    for (int64_t s = 0; s < kGroupStreams; ++s) {
+    const GroupParts at = PartsOf<kFormat>(t.w, g, first * kLanes);
+#pragma GCC unroll 4
+    for (int s = 0; s < kStreams; ++s) {
+      // Else GCC keeps every x for the next stream, on the stack.
+      if constexpr (MR > 2) __asm__ volatile("" ::: "memory");
       const int64_t by = s * bytes;
-      AddGroup<kFormat, kDots, 1, kPanelVectors>(t, g, {at.w + by, at.scales + by, at.head + by}, acc[s]);
+#pragma GCC unroll 16
+      for (int64_t line = 0; kStreams < kGroupStreams && line < kLayout.bytes; line += 64)
+        __builtin_prefetch(at.w + by + kGroupBytesAhead + line);
+      AddGroup<kFormat, kDots, MR, NV>(t, g, {at.w + by, at.scales + by, at.head + by}, acc[s]);
     }
   }
   GroupTileArgs to = t;
-#pragma GCC unroll 8
-  for (int64_t s = 0; s < kGroupStreams; ++s, to.y += step * groups::kPanelColumns)
-    StoreGroups(to, 0, acc[s]);
+#pragma GCC unroll 4
+  for (int s = 0; s < kStreams; ++s, to.y += step * groups::kPanelColumns) StoreGroups(to, first, acc[s]);
 }
 
-// One row streams whole groups; more of them go through the panel, then in L1, once a vector.
-template <GroupFormat kFormat, bool kDots, int MR>
-HWY_INLINE void GroupRowsOf(const GroupTileArgs& t) {
-  if constexpr (MR <= 2) {
-    GroupTile<kFormat, kDots, MR, kPanelVectors>(t, 0);
-  } else {
-    for (int j = 0; j < kPanelVectors; ++j) GroupTile<kFormat, kDots, MR, 1>(t, j);
-  }
+// One or two rows pass whole groups; more of them go through the panel, then in L1, once a vector.
+template <GroupFormat kFormat, bool kDots, int MR, int kStreams>
+HWY_INLINE void GroupRowsOf(const GroupTileArgs& t, int64_t step) {
+  constexpr int NV = MR <= 2 ? kPanelVectors : 1;
+  for (int j = 0; j < kPanelVectors; j += NV) GroupTile<kFormat, kDots, MR, NV, kStreams>(t, j, step);
 }
 
-template <GroupFormat kFormat, bool kDots>
-void GroupRows(const GroupTileArgs& t, int64_t rows) {
-  switch (rows) {
-    case 1:
-      return GroupRowsOf<kFormat, kDots, 1>(t);
-    case 2:
-      return GroupRowsOf<kFormat, kDots, 2>(t);
-    case 3:
-      return GroupRowsOf<kFormat, kDots, 3>(t);
-    case 4:
-      return GroupRowsOf<kFormat, kDots, 4>(t);
-  }
+template <GroupFormat kFormat, bool kDots, int kStreams>
+void GroupRows(const GroupTileArgs& t, int64_t rows, int64_t step) {
+  if (rows == 1) return GroupRowsOf<kFormat, kDots, 1, kStreams>(t, step);
+  if constexpr (kStreams <= 2) {
+    switch (rows) {
+      case 2:
+        return GroupRowsOf<kFormat, kDots, 2, kStreams>(t, step);
+      case 3:
+        return GroupRowsOf<kFormat, kDots, 3, kStreams>(t, step);
+      case 4:
+        return GroupRowsOf<kFormat, kDots, 4, kStreams>(t, step);
+    }
 #if HWY_TARGET == HWY_AVX3
-  switch (rows) {
-    case 5:
-      return GroupRowsOf<kFormat, kDots, 5>(t);
-    case 6:
-      return GroupRowsOf<kFormat, kDots, 6>(t);
-    case 7:
-      return GroupRowsOf<kFormat, kDots, 7>(t);
-    default:
-      return GroupRowsOf<kFormat, kDots, 8>(t);
-  }
+    switch (rows) {
+      case 5:
+        return GroupRowsOf<kFormat, kDots, 5, kStreams>(t, step);
+      case 6:
+        return GroupRowsOf<kFormat, kDots, 6, kStreams>(t, step);
+      case 7:
+        return GroupRowsOf<kFormat, kDots, 7, kStreams>(t, step);
+      default:
+        return GroupRowsOf<kFormat, kDots, 8, kStreams>(t, step);
+    }
 #endif
+  }
 }
 #else
 inline constexpr int64_t kGroupTileRows = 1;
+inline constexpr int kGroupStreams = 1, kManyRowsStreams = 1;
 
-template <GroupFormat kFormat, bool kDots>
-void GroupRows(const GroupTileArgs& t, int64_t) {  // one row
+template <GroupFormat kFormat, bool kDots, int kStreams>
+void GroupRows(const GroupTileArgs& t, int64_t, int64_t) {  // one row and panel
   constexpr groups::GroupLayout kLayout(kFormat);
   constexpr int64_t kHalf = kWeightGroup / 2;
   float y[groups::kPanelColumns] = {};

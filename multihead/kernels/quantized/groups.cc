@@ -28,7 +28,7 @@ constexpr int64_t kSerialFlops = 4'000'000;  // below, starting threads costs mo
 constexpr int64_t kBlockBytes = 256 << 10;   // of quantised rows that stay in L2
 // A tile takes as long for one row as for 16: the last rows of a product are faster by dots if they are
 // fewer.
-constexpr int64_t kLastTileRows = 9;  // of q8; of the others 16
+constexpr int64_t kLastTileRows = 11;  // of q8; of the others 16
 
 thread_local Scratch stored_rows;  // of a weight that is packed
 
@@ -39,68 +39,97 @@ thread_local Scratch stored_rows;  // of a weight that is packed
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+// The scale of a group, its quantised values and their sum.
+HWY_INLINE float QuantizeGroup(const float* x, int64_t count, int8_t* q, float* sum) {
+#if HWY_TARGET == HWY_AVX3
+  const TileFloats d;
+  const TileInts di;
+  if (HWY_LIKELY(count == kWeightGroup)) {
+    const TileVec low = hn::LoadU(d, x), high = hn::LoadU(d, x + kLanes);
+    const IntVec most = hn::Max(hn::BitCast(di, hn::Abs(low)), hn::BitCast(di, hn::Abs(high)));
+    const RowScale row(hn::GetLane(hn::MaxOfLanes(di, most)));
+    if (HWY_LIKELY(row.inverse != 0)) {
+      // As in QuantizeRow(); the lowest byte of 1.5 · 2^23 is zero.
+      const TileVec inverse = hn::Set(d, row.inverse), middle = hn::Set(d, 12582912.0f);
+      const IntVec a = hn::BitCast(di, hn::Add(hn::Mul(low, inverse), middle)),
+                   b = hn::BitCast(di, hn::Add(hn::Mul(high, inverse), middle));
+      _mm512_mask_cvtepi32_storeu_epi8(q, 0xffff, a.raw);
+      _mm512_mask_cvtepi32_storeu_epi8(q + kLanes, 0xffff, b.raw);
+      const IntVec base = hn::Set(di, 0x4b400000);
+      const IntVec values = hn::Add(hn::Sub(a, base), hn::Sub(b, base));
+      *sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, values)));
+      return row.scale;
+    }
+  }
+#endif
+  const float scale = QuantizeRow(x, count, kWeightGroup, 0, q);
+  int32_t total = 0;
+  for (int64_t j = 0; j < kWeightGroup; ++j) total += q[j];
+  *sum = static_cast<float>(total);
+  return scale;
+}
+
 void QuantizeGroups(const PackedLinearArgs& p, const groups::QuantizedRows& to, int64_t begin, int64_t end) {
   const int64_t count = groups::groups_of(p.in);
   for (int64_t i = begin; i < end; ++i) {
     int64_t at = i / to.block * count * to.block + i % to.block;
     for (int64_t k = 0; k < p.in; k += kWeightGroup, at += to.block) {
       int8_t* q = to.values + i * to.stride + k;
-      to.scales[at] = QuantizeRow(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), kWeightGroup, 0, q);
-      int32_t sum = 0;
-      for (int64_t j = 0; j < kWeightGroup; ++j) sum += q[j];
-      to.sums[at] = static_cast<float>(sum);
+      to.scales[at] = QuantizeGroup(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), q, to.sums + at);
     }
+  }
+}
+
+// Rows [row, last) times as many panels, `step` apart. Without a distance they are one panel, multiplied again.
+template <GroupFormat kFormat, bool kDots, int kStreams>
+void MultiplyPanelStreams(const PackedLinearArgs& p, const groups::QuantizedRows& x, int64_t row,
+                          int64_t last, int64_t panel, int64_t step) {
+  constexpr groups::GroupLayout kLayout(kFormat);
+  const int64_t count = groups::groups_of(p.in), column = panel * groups::kPanelColumns;
+  const int64_t columns = std::min(groups::kPanelColumns, p.out - column);
+  const GemmArgs<float> g = epilogue_of(p);
+  const bool finish = p.rows > 1 && HasEpilogue(g);
+  for (int64_t i = row, rows; i < last; i += rows) {
+    rows = std::min(kGroupTileRows, last - i);
+    GroupRows<kFormat, kDots, kStreams>(
+        {.x = x.values + i * count * kWeightGroup,
+         .x_stride = count * kWeightGroup,
+         .x_scales = x.scales + i * count,
+         .x_sums = x.sums + i * count,
+         .groups = count,
+         .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
+         .y = p.y + i * p.ldy + column,
+         .ldy = p.ldy,
+         .columns = columns},
+        rows, step);
+    for (int s = 0; finish && s < (step > 0 ? kStreams : 1); ++s)
+      Finish(g, i, rows, column + s * step * groups::kPanelColumns, columns);
   }
 }
 
 template <GroupFormat kFormat, bool kDots>
 void MultiplyGroupPanels(const PackedLinearArgs& p, const groups::QuantizedRows& x, int64_t begin,
                          int64_t end) {
-  constexpr groups::GroupLayout kLayout(kFormat);
-  const int64_t count = groups::groups_of(p.in);
-  const GemmArgs<float> g = epilogue_of(p);
-  const bool finish = HasEpilogue(g);
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  const int64_t whole = std::min(end, p.out / groups::kPanelColumns);
+  constexpr int kRest = kDots ? kManyRowsStreams : 1;
+  // All panels before rows [row, last), in streams, and what is left over of them.
+  const auto run = [&]<int kStreams>(int64_t row, int64_t last) {
+    const int64_t step = std::max<int64_t>(whole - begin, 0) / kStreams;
+    for (int64_t panel = begin; panel < begin + step; ++panel)
+      MultiplyPanelStreams<kFormat, kDots, kStreams>(p, x, row, last, panel, step);
+    for (int64_t panel = begin + step * kStreams; panel < end; ++panel)
+      MultiplyPanelStreams<kFormat, kDots, kRest>(p, x, row, last, panel, 0);
+  };
   if (p.rows == 1) {
-    const int64_t whole = std::min(end, p.out / groups::kPanelColumns),
-                  step = (whole - begin) / kGroupStreams;
-    for (int64_t panel = begin; panel < begin + step; ++panel) {
-      GroupStreams<kFormat, kDots>({.x = x.values,
-                                    .x_scales = x.scales,
-                                    .x_sums = x.sums,
-                                    .groups = count,
-                                    .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
-                                    .y = p.y + panel * groups::kPanelColumns,
-                                    .columns = groups::kPanelColumns},
-                                   step);
-    }
-    const int64_t panels = step * kGroupStreams;
-    if (finish) Finish(g, 0, 1, begin * groups::kPanelColumns, panels * groups::kPanelColumns);
-    begin += panels;
+    run.template operator()<kGroupStreams>(0, 1);
+    const int64_t column = begin * groups::kPanelColumns;
+    const GemmArgs<float> g = epilogue_of(p);
+    if (HasEpilogue(g)) Finish(g, 0, 1, column, std::min(end * groups::kPanelColumns, p.out) - column);
+    return;
   }
-#endif
-  const int64_t block = std::max(kBlockBytes / (count * kWeightGroup), kGroupTileRows);
-  for (int64_t row = 0; row < p.rows; row += block) {
-    const int64_t last = std::min(row + block, p.rows);
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t column = panel * groups::kPanelColumns;
-      const int64_t columns = std::min(groups::kPanelColumns, p.out - column);
-      for (int64_t i = row, rows; i < last; i += rows) {
-        rows = std::min(kGroupTileRows, last - i);
-        GroupRows<kFormat, kDots>({.x = x.values + i * count * kWeightGroup,
-                                   .x_stride = count * kWeightGroup,
-                                   .x_scales = x.scales + i * count,
-                                   .x_sums = x.sums + i * count,
-                                   .groups = count,
-                                   .w = static_cast<const uint8_t*>(p.packed) + panel * kLayout.panel(count),
-                                   .y = p.y + i * p.ldy + column,
-                                   .ldy = p.ldy,
-                                   .columns = columns},
-                                  rows);
-        if (finish) Finish(g, i, rows, column, columns);
-      }
-    }
-  }
+  const int64_t block = std::max(kBlockBytes / (groups::groups_of(p.in) * kWeightGroup), kGroupTileRows);
+  for (int64_t row = 0; row < p.rows; row += block)
+    run.template operator()<kRest>(row, std::min(row + block, p.rows));
 }
 
 void MultiplyGroups(const PackedLinearArgs& p) {

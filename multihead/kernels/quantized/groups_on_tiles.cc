@@ -132,14 +132,19 @@ class GroupPanels {
         epilogue_{epilogue_of(p)},
         tiles_(unit, format_.has_two_scales()) {}
 
+  // While some panels meet all rows, the packed ones after them are on their way to L2.
   void multiply(int64_t begin, int64_t end) {
     const int64_t floats = count_ * kAmxLines, bytes = count_ * kGroupTileBytes + 12 * floats;
-    const int64_t most = std::clamp<int64_t>(kChunkBytes / bytes, 1, end - begin);
+    const int64_t blocks = (p_.rows + kAmxLines - 1) / kAmxLines;
+    const int64_t most = blocks == 1 ? 1 : std::clamp<int64_t>(kChunkBytes / bytes, 1, end - begin);
     auto* memory = unpacked_panels.get<char>(static_cast<size_t>(most * bytes));
     for (int64_t first = begin; first < end; first += most) {
       const int64_t last = std::min(first + most, end);
       for (int64_t i = first; i < last; ++i) HWY_DYNAMIC_DISPATCH(UnpackPanel)
       (format_, packed(i), count_, place(memory + (i - first) * bytes, floats));
+      fetch_ = reinterpret_cast<const char*>(packed(last));
+      fetch_end_ = reinterpret_cast<const char*>(packed(std::min(last + most, end)));
+      fetch_lines_ = ((fetch_end_ - fetch_) / 64 + (last - first) * blocks - 1) / ((last - first) * blocks);
       for (int64_t row = 0; row < p_.rows; row += kAmxLines) {
         for (int64_t i = first; i < last; ++i)
           multiply_block(row, i, place(memory + (i - first) * bytes, floats));
@@ -158,7 +163,7 @@ class GroupPanels {
     return {reinterpret_cast<int8_t*>(memory), scales, scales + floats, scales + floats};
   }
 
-  void multiply_block(int64_t row, int64_t panel, const UnpackedPanel& w) const {
+  void multiply_block(int64_t row, int64_t panel, const UnpackedPanel& w) {
     alignas(64) float sums[kAmxLines * kAmxLines];
     GroupBlock b;
     b.x = x_.values + row * x_.stride, b.x_stride = x_.stride;
@@ -169,6 +174,8 @@ class GroupPanels {
     b.y_scales = w.scales, b.y_minima = format_.has_min ? w.minima : nullptr;
     b.y_halves = format_.has_two_scales() ? w.halves : nullptr;
     b.groups = count_, b.to = sums;
+    b.fetch = fetch_, b.fetch_lines = std::min(fetch_lines_, (fetch_end_ - fetch_ + 63) / 64);
+    fetch_ += 64 * b.fetch_lines;
     const int64_t column = panel * kAmxLines, columns = std::min(kAmxLines, p_.out - column);
     const int64_t rows = std::min(kAmxLines, p_.rows - row);
     for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(p_.y + (row + i) * p_.ldy + column, 1);
@@ -186,6 +193,8 @@ class GroupPanels {
   groups::GroupLayout layout_;
   EngineArgs epilogue_;
   GroupTiles tiles_;
+  const char *fetch_ = nullptr, *fetch_end_ = nullptr;  // not yet on their way
+  int64_t fetch_lines_ = 0;                             // a block of 16 rows and columns
 };
 
 }  // namespace

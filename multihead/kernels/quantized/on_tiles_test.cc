@@ -95,10 +95,20 @@ TEST(PackedTilesTest, Int8HasTheBitsOfPairsAndDots) {
     expect_bits_of_other_ways(WeightDtype::int8, s, packed_int8_on_tiles);
 }
 
+// Panels alone, in streams of two and four, and left over; rows of one register tile and of more.
 TEST(PackedTilesTest, GroupsHaveTheBitsOfDots) {
   for (const WeightDtype dtype : {WeightDtype::q8, WeightDtype::q5, WeightDtype::q4, WeightDtype::q4_k,
                                   WeightDtype::q5_k, WeightDtype::q6_k}) {
-    for (const Sizes& s : {Sizes{1, 1, 1}, {16, 16, 32}, {17, 50, 96}, {37, 67, 257}, {20, 33, 800}})
+    for (const Sizes& s : {Sizes{1, 1, 1},
+                           {1, 150, 64},
+                           {2, 16, 32},
+                           {5, 50, 96},
+                           {8, 160, 257},
+                           {12, 90, 64},
+                           {16, 16, 32},
+                           {17, 50, 96},
+                           {37, 67, 257},
+                           {20, 33, 800}})
       expect_bits_of_other_ways(dtype, s, packed_groups_on_tiles);
   }
 }
