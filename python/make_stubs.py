@@ -83,6 +83,10 @@ def typed(line):
         kind = ARGUMENT.get(name, "Index" if function in ("__getitem__", "__setitem__") else "ArrayLike")
         if name == "mask":
             kind = "Mask" if function.startswith(MASKS) else "ArrayLike"
+        elif name == "value" and function.startswith(("attention", "ring_attention", "explain", "plan")):
+            kind = "ArrayLike"
+        elif name == "score_mod" or name == "weight" and "score_mod: " in line:
+            kind = "ScoreProgram"
         return f"{name}: {kind}{optional}"
 
     line = re.sub(r"\b(\w+): object( \| None)?", argument, line)

@@ -32,7 +32,7 @@ std::vector<int32_t> turn_ends(const text::Tokenizer& tokenizer);
 /// `from` that it comes from says (empty: nothing), and the tokens that end and pad texts, without which others
 /// never stop. Throws IoError, FormatError.
 std::string saved_defaults(const std::string& from, const Json& config, const text::Tokenizer& tokenizer);
-/// The same of an encoder-decoder model: besides, the beams and the length of beam_search(), where others have
+/// The same for an encoder-decoder model, with the beams and the length of beam_search(), where others have
 /// their own.
 std::string saved_defaults(const std::string& from, const models::Seq2SeqConfig& model);
 

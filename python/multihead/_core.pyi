@@ -125,6 +125,8 @@ class Tensor:
 
     def __pos__(self) -> Tensor: ...
 
+    def __abs__(self) -> Tensor: ...
+
     def __pow__(self, power: Any) -> Tensor: ...
 
     def __rpow__(self, base: Any) -> Tensor: ...
@@ -884,9 +886,9 @@ def attention_profile(name: str, embed_dim: int = 0) -> str:
     """
 
 @overload
-def attention(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[False] = False, allow_binary_bias: bool = False) -> Tensor: ...
+def attention(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[False] = False, allow_binary_bias: bool = False) -> Tensor: ...
 @overload
-def attention(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[True], allow_binary_bias: bool = False) -> tuple[Tensor, Tensor]:
+def attention(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: Literal[True], allow_binary_bias: bool = False) -> tuple[Tensor, Tensor]:
     """
     softmax(softcap(scale * query @ (key + relative_key).T) + biases, over the keys the mask allows) @ (value +
     relative_value).
@@ -911,20 +913,20 @@ def attention(query: ArrayLike | None, key: ArrayLike | None, value: Any | None,
     Raises    ShapeError, DtypeError, ValueError
     """
 
-def attention_packed(qkv: ArrayLike, num_heads: int, num_kv_heads: int = 0, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
+def attention_packed(qkv: ArrayLike, num_heads: int, num_kv_heads: int = 0, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     Self-attention on the output of one projection: qkv [B, T, (H + 2*Hkv)*D] -> [B, T, H*D], without copies;
     otherwise as attention(). num_kv_heads 0 is num_heads.
     """
 
-def attention_ragged(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, cu_seqlens_q: ArrayLike, cu_seqlens_k: ArrayLike, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
+def attention_ragged(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike | None, cu_seqlens_q: ArrayLike, cu_seqlens_k: ArrayLike, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     Sequences packed without padding: query [N, H, D], key [M, Hkv, D], value [M, Hkv, Dv] -> [N, H, Dv].
     Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the keys likewise, and sees nothing of
     the others. The log-sum-exp is [H, N]; otherwise as attention().
     """
 
-def attention_composed(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
+def attention_composed(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
     Same arguments, shapes and gradients; layout 'bhtd' only.
@@ -936,12 +938,12 @@ def merge_attention(a_out: ArrayLike, a_lse: ArrayLike, b_out: ArrayLike, b_lse:
     float32 or float64; a sink counts in one of the two. Gradient: all four.
     """
 
-def explain(query: ArrayLike | None, key: ArrayLike | None, value: Any | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
+def explain(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     Which rule attention() follows and how it would run, as text; runs nothing.
     """
 
-def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: DTypeLike = 'float32', *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
+def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: int = 0, keys: int = 0, value_dim: int = 0, dtype: DTypeLike = 'float32', *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     explain() from sizes, before any memory is taken: query [batch, heads, queries, head_dim], key [batch, kv_heads,
     keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
@@ -996,7 +998,7 @@ def random_numbers(key: int, indices: ArrayLike) -> Tensor:
 class TorchCall:
     """State saved by a forward for its backward."""
 
-def torch_forward(query: ArrayLike, key: ArrayLike, value: Any, keep: ArrayLike | None = None, bias: ArrayLike | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: ArrayLike | None = None, score_mod: ArrayLike | None = None, who: str = 'scaled_dot_product_attention') -> tuple[Any, ...]: ...
+def torch_forward(query: ArrayLike, key: ArrayLike, value: Any, keep: ArrayLike | None = None, bias: ArrayLike | None = None, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0, seed: int = 0, needs_grad: bool = False, threads: int = 1, return_lse: bool = False, mask: ArrayLike | None = None, score_mod: ScoreProgram | None = None, who: str = 'scaled_dot_product_attention') -> tuple[Any, ...]: ...
 
 def use_exchange_of(tensor_type: Callable[..., Any]) -> None: ...
 
@@ -1285,7 +1287,7 @@ class MultiHeadAttention:
 
     def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, query: ArrayLike, key: ArrayLike | None = None, value: Any | None = None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: ArrayLike | None = None) -> Tensor:
+    def __call__(self, query: ArrayLike, key: ArrayLike | None = None, value: Any | None = None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None, residual: ArrayLike | None = None) -> Tensor:
         """
         key and value default to query and key. Dropout acts exactly when rng is given.
         """
@@ -1357,7 +1359,7 @@ class MultiHeadAttention:
         many keys.
         """
 
-    def decode(self, x: ArrayLike, state: DecodeState, *, counts: ArrayLike | None = None, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rotary: RotaryTable | None = None) -> Tensor:
+    def decode(self, x: ArrayLike, state: DecodeState, *, counts: ArrayLike | None = None, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
         Self-attention of the next tokens x [B, T, embed_dim] to those of the state and, causally, to themselves; then they
         join it: counts[b] of row b, all by default. Nothing is recorded.
@@ -1368,7 +1370,7 @@ class MultiHeadAttention:
         (keys, values) of a memory [B, Tk, dim], [B, Hkv, Tk, D] each: for attend(), as often as wanted.
         """
 
-    def attend(self, query: ArrayLike, memory: tuple[Tensor, Tensor], *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None) -> Tensor:
+    def attend(self, query: ArrayLike, memory: tuple[Tensor, Tensor], *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None) -> Tensor:
         """
         Attention of query [B, Tq, query_dim] to a memory from project_memory(); each of its rows may be used by several
         consecutive rows of queries.
@@ -1421,7 +1423,7 @@ class TransformerLayer:
 
     def __init__(self, *, embed_dim: int, num_heads: int, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, attention_bias: bool = True, query_bias: bool | None = None, key_bias: bool | None = None, value_bias: bool | None = None, out_bias: bool = True, scale: float | None = None, attention_dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, hidden_dim: int | None = None, activation: str = 'gelu', gated: bool = False, ffn_bias: bool = True, ffn_dropout_p: float = 0.0, norm: str = 'layer', norm_eps: float = 1e-05, norm_bias: bool = True, norm_first: bool = False, cross_attention: bool = False, dropout_p: float = 0.0, rng: Rng | None = None) -> None: ...
 
-    def __call__(self, x: ArrayLike, *, memory: ArrayLike | None = None, memory_mask: Mask | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: ArrayLike | None = None, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
+    def __call__(self, x: ArrayLike, *, memory: ArrayLike | None = None, memory_mask: Mask | None = None, cross_capture: AttentionCapture | None = None, state: DecodeState | None = None, counts: ArrayLike | None = None, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, rng: Rng | None = None, rotary: RotaryTable | None = None) -> Tensor:
         """
         The options of attention are the self-attention's. With a state, x attends to the state and, causally, to itself,
         and is appended to it: counts[b] tokens of row b, all by default.
@@ -3188,7 +3190,7 @@ class SequenceShards:
         A copy of a rank's rows along this axis: of tokens, targets, a rotary table … No gradient.
         """
 
-def ring_attention(group: Group, shards: SequenceShards, query: ArrayLike, key: ArrayLike, value: Any, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ArrayLike | None = None, weight: ArrayLike | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
+def ring_attention(group: Group, shards: SequenceShards, query: ArrayLike, key: ArrayLike, value: ArrayLike, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Any:
     """
     attention() of a sequence of which each rank of the group has its shards.rows(rank): the rows of the whole and
     their gradients, bit for bit, in O(T / ranks) memory. All ranks call it, and run the backward, at the same time.

@@ -52,7 +52,7 @@ struct RotaryNames {
   double default_base = 10000;
 };
 ConfigKey<LanguageModelConfig> rotary_key(RotaryNames names = {});
-/// The same of an encoder, whose scaling is linear, or "ntk" as GTE's remote code has it.
+/// The same for an encoder, whose scaling is linear, or "ntk" as GTE's remote code has it.
 ConfigKey<EncoderConfig> encoder_rotary_key(const char* base, double default_base);
 /// "use_parallel_residual": kBlock or a sequential block; kDefault where the key is missing.
 template <nn::Block kBlock, bool kDefault>

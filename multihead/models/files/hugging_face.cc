@@ -253,11 +253,12 @@ std::string names_of_families() {
 template <class Config>
 std::string other_kind(const std::string& type) {
   const auto is = [&]<class C>(C) { return !std::is_same_v<C, Config> && family_named<C>(type) != nullptr; };
-  if (is(LanguageModelConfig())) return "a language model; use load_language_model() or the verb generate";
-  if (is(Seq2SeqConfig())) return "a translator; use load_seq2seq() or the verb translate";
-  if (is(EncoderConfig())) return "an encoder; use load_encoder() or the verb embed";
+  if (is(LanguageModelConfig()))
+    return "a language model; use AutoModel, load_language_model() in C++ or the verb generate";
+  if (is(Seq2SeqConfig())) return "a translator; use AutoModel, load_seq2seq() in C++ or the verb translate";
+  if (is(EncoderConfig())) return "an encoder; use AutoModel, load_encoder() in C++ or the verb embed";
   if (is(ImageEncoderConfig()))
-    return "an encoder of images; use load_image_encoder() or the verb classify --image";
+    return "an encoder of images; use AutoModel, load_image_encoder() in C++ or the verb classify --image";
   return {};
 }
 
@@ -386,8 +387,9 @@ Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& wher
   const Family<Seq2SeqConfig>& family = named_family<Seq2SeqConfig>(reader);
   const std::string alone = encoder_class(reader);
   if (!alone.empty() && family_named<EncoderConfig>(family.name) != nullptr) {
-    reader.fail("architectures",
-                concat("is ", quote(alone), ", an encoder; use load_encoder() or the verb embed"));
+    reader.fail(
+        "architectures",
+        concat("is ", quote(alone), ", an encoder; use AutoModel, load_encoder() in C++ or the verb embed"));
   }
   return from_json(reader, where, family);
 }

@@ -37,11 +37,11 @@ ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::s
 EncoderConfig with_head(const EncoderConfig& config, EncoderHead head,
                         const std::vector<std::string>& labels = {});
 
-/// Whether the folder's config.json speaks of an encoder-decoder model. Throws IoError, FormatError.
+/// Whether the folder's config.json describes an encoder-decoder model. Throws IoError, FormatError.
 bool is_seq2seq_folder(const std::string& folder);
-/// The same of an encoder.
+/// Whether it describes an encoder of text.
 bool is_encoder_folder(const std::string& folder);
-/// The same of an encoder of images.
+/// Whether it describes an encoder of images.
 bool is_image_folder(const std::string& folder);
 /// The head of the encoder that load_encoder() reads. Throws IoError, FormatError.
 EncoderHead encoder_head(const std::string& folder);

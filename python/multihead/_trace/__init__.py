@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from typing import Any, Sequence
+from typing import Sequence
 
 from .. import _core
-from .._core import Mask
+from .._core import Mask, ScoreProgram
 from .._types import Function
 from . import activations, functions, kinds, types, vectors
 from .arrays import with_captured_arrays
@@ -98,7 +98,7 @@ def _finish(graph, result, with_score):
     return graph.code[: result.register + 1]  # later ones are unused
 
 
-def score_mod(function: Function) -> Any:
+def score_mod(function: Function) -> ScoreProgram:
     """A score function for attention(score_mod=…): function(score, batch, head, query, key) -> score.
 
     It is traced once, here: what it reads besides its arguments is read now. NumPy functions and captured arrays
