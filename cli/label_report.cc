@@ -43,6 +43,25 @@ std::string figures(const LabelFigures& f, const char* format) {
   return fmt::format(fmt::runtime(format), f.precision, f.recall, f.f1, f.support);
 }
 
+size_t width_of(const std::vector<std::string>& names) {
+  size_t width = 16;
+  for (const std::string& name : names)
+    width = std::max(width, static_cast<size_t>(count_utf8(short_name(name))));
+  return width;
+}
+
+std::string rows_text(const std::vector<std::string>& names, const std::vector<LabelFigures>& labels,
+                      const std::vector<std::pair<std::string, LabelFigures>>& means) {
+  constexpr const char* kRow = "{:>11.4f}{:>9.4f}{:>9.4f}{:>9}\n";
+  const size_t width = width_of(names);
+  std::string out = padded("", width + 4) + "  precision   recall       F1  support\n";
+  for (size_t i = 0; i < names.size(); ++i) {
+    out += fmt::format("{:>3} {}", i + 1, padded(short_name(names[i]), width)) + figures(labels[i], kRow);
+  }
+  for (const auto& [name, mean] : means) out += padded("    " + name, width + 4) + figures(mean, kRow);
+  return out;
+}
+
 std::string matrix_text(const LabelReport& report, const std::vector<std::string>& names, size_t width) {
   if (names.size() > kColumns) return "";
   std::string out = "\n" + padded("true, predicted:", width + 4);
@@ -57,18 +76,12 @@ std::string matrix_text(const LabelReport& report, const std::vector<std::string
 }  // namespace
 
 std::string to_text(const LabelReport& report, const std::vector<std::string>& names) {
-  constexpr const char* kRow = "{:>11.4f}{:>9.4f}{:>9.4f}{:>9}\n";
-  size_t width = 16;
-  for (const std::string& name : names)
-    width = std::max(width, static_cast<size_t>(count_utf8(short_name(name))));
-  std::string out = padded("", width + 4) + "  precision   recall       F1  support\n";
-  for (size_t i = 0; i < names.size(); ++i) {
-    out +=
-        fmt::format("{:>3} {}", i + 1, padded(short_name(names[i]), width)) + figures(report.labels[i], kRow);
-  }
-  out += padded("    macro mean", width + 4) + figures(report.macro, kRow);
-  out += padded("    weighted mean", width + 4) + figures(report.weighted, kRow);
-  return out + matrix_text(report, names, width);
+  return rows_text(names, report.labels, {{"macro mean", report.macro}, {"weighted mean", report.weighted}}) +
+         matrix_text(report, names, width_of(names));
+}
+
+std::string to_text(const train::LabelSetReport& report, const std::vector<std::string>& names) {
+  return rows_text(names, report.labels, {{"micro mean", report.micro}, {"macro mean", report.macro}});
 }
 
 std::string to_html(const LabelReport& report, const std::vector<std::string>& names,

@@ -93,7 +93,7 @@ class Classify : public Verb {
     }
     const models::EncoderHead head = reading([&] { return models::encoder_head(flags_.folder); });
     const bool reads_tokens = head == models::EncoderHead::tokens;
-    if (!reads_tokens && head != models::EncoderHead::classification) {
+    if (!reads_tokens && !embed::is_text_classifier(flags_.folder)) {
       throw InputError(concat(printable(flags_.folder),
                               ": expected a sequence or token classification head, got ", word_of(head)));
     }

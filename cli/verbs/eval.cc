@@ -10,6 +10,7 @@
 #include "cli/texts.h"
 #include "cli/verbs/eval_encoders.h"
 #include "multihead/core/files.h"
+#include "multihead/embed/text_classifier.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/translate.h"
@@ -197,7 +198,7 @@ class Eval : public Verb {
   int run_encoder(const CommonOptions& common) const {
     using enum models::EncoderHead;
     const auto head = reading([&] { return models::encoder_head(folder_); });
-    if (head == classification) {
+    if (embed::is_text_classifier(folder_)) {
       use_only("a classifier", {"data", "format", "predictions", "page"});
       return eval_classifier(encoder_test(), common);
     }

@@ -53,6 +53,18 @@ std::vector<int64_t> label_ids(const std::vector<std::string>& names, const Labe
   return found;
 }
 
+// For each text and label whether it holds.
+std::vector<uint8_t> label_sets(const std::vector<std::string>& names, const LabelledInputs& inputs) {
+  std::vector<uint8_t> truth(inputs.labels.size() * names.size(), 0);
+  for (size_t i = 0; i < inputs.labels.size(); ++i) {
+    LabelledInputs own = {.columns = "", .unit = ""};
+    own.labels = reading([&] { return text::labels_in(inputs.labels[i], inputs.places[i]); });
+    own.places.assign(own.labels.size(), inputs.places[i]);
+    for (const int64_t id : label_ids(names, own)) truth[i * names.size() + static_cast<size_t>(id)] = 1;
+  }
+  return truth;
+}
+
 double nats_of(const Tensor& logits, const std::vector<int64_t>& labels) {
   const int64_t width = logits.size(1);
   double nats = 0;
@@ -101,6 +113,43 @@ void report_on(const Classifier& classifier, const Tensor& logits, const Labelle
              to_text(report, names));
 }
 
+// The labels of each text, and those whose logit is above 0.
+void report_label_sets(const embed::TextClassifier& classifier, const Tensor& logits,
+                       const LabelledInputs& inputs, const EncoderTest& test, const CommonOptions& common) {
+  if (!test.page.empty()) throw UsageError("--page has no effect on texts with several labels");
+  const std::vector<std::string> names = names_of(classifier);
+  const size_t width = names.size();
+  const std::vector<uint8_t> truth = label_sets(names, inputs);
+  std::vector<uint8_t> guesses;
+  double loss = 0;
+  std::string lines = concat("labels\tpredicted\t", inputs.columns, "\n");
+  for (size_t i = 0; i < inputs.labels.size(); ++i) {
+    std::vector<Json> predicted;
+    for (size_t k = 0; k < width; ++k) {
+      const double x = logits.data<float>()[i * width + k];
+      loss += std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))) - x * truth[i * width + k];
+      guesses.push_back(x > 0 ? 1 : 0);
+      if (x > 0) predicted.emplace_back(names[k]);
+    }
+    lines += fmt::format("{}\t{}\t{}\n", cell(inputs.labels[i]), Json(predicted).dump(), inputs.shown[i]);
+  }
+  loss /= static_cast<double>(truth.size());
+  check_number(test.folder, "the loss", loss);
+  if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
+  const train::LabelSetReport report = train::report_label_sets(guesses, truth, std::ssize(names));
+  if (common.json) {
+    Json json = to_json(report, names);
+    json["loss"] = number_or_null(loss);
+    json["texts"] = inputs.labels.size();
+    put_json(json);
+    return;
+  }
+  fmt::print(
+      "loss      {:.4f} nats per text and label\nmicro F1  {:.4f}\nmacro F1  {:.4f}\nexact     {:.4f}\n"
+      "over      {} texts\n\n{}",
+      loss, report.micro.f1, report.macro.f1, report.exact, inputs.labels.size(), to_text(report, names));
+}
+
 // Documents of one query are ranked; all scores are compared with the labels.
 void report_ranking(const std::vector<std::string>& queries, const std::vector<double>& truth,
                     const Tensor& scores, const CommonOptions& common) {
@@ -115,16 +164,19 @@ void report_ranking(const std::vector<std::string>& queries, const std::vector<d
     for (const size_t row : rows) own.push_back(static_cast<float>(all[row])), gains.push_back(truth[row]);
     if (rows.size() > 1) ranking.add(own, gains);
   }
-  const double plain = train::pearson(all, truth), ranks = train::spearman(all, truth);
+  const double plain = train::pearson(all, truth), ranks = train::spearman(all, truth),
+               error = train::mean_squared_error(all, truth);
   if (common.json) {
     Json json = to_json(ranking);
     json["pairs"] = truth.size();
     json["pearson"] = number_or_null(plain);
     json["spearman"] = number_or_null(ranks);
+    json["mean_squared_error"] = number_or_null(error);
     put_json(json);
     return;
   }
-  fmt::print("Spearman   {:.4f}\nPearson    {:.4f}\nover       {} pairs\n", ranks, plain, truth.size());
+  fmt::print("Spearman   {:.4f}\nPearson    {:.4f}\nMSE        {:.4f}\nover       {} {}\n", ranks, plain,
+             error, truth.size(), ranking.queries() > 0 ? "pairs" : "rows");
   if (ranking.queries() == 0) return;
   fmt::print(
       "MRR        {:.4f}\nNDCG@10    {:.4f}\nrecall@1   {:.4f}\nrecall@10  {:.4f}\nover       {} queries\n",
@@ -138,11 +190,14 @@ int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledT
   for (size_t i = 0; i < texts.labels.size(); ++i) {
     const std::string where = concat(test.data, ": line ", texts.lines[i]);
     truth.push_back(number_in(texts.labels[i], "the label", where));
-    if (truth.back() < 0 && !texts.seconds.empty())
+    const bool may_be_negative = classifier.problem_type() == models::ProblemType::regression;
+    if (truth.back() < 0 && !texts.seconds.empty() && !may_be_negative)
       throw InputError(concat(where, ": a relevance must not be negative, got ", quote(texts.labels[i], 40)));
   }
   if (truth.size() < 2) throw InputError(concat(test.data, ": it has one row, at least 2 are needed"));
-  const Tensor scores = classifier.has_sigmoid() ? embed::label_probabilities(logits) : logits;
+  const bool predicts_numbers = classifier.problem_type() == models::ProblemType::regression;
+  const Tensor scores =
+      classifier.has_sigmoid() && !predicts_numbers ? embed::label_probabilities(logits) : logits;
   for (int64_t i = 0; i < scores.numel(); ++i) check_number(test.folder, "a score", scores.data<float>()[i]);
   if (!test.predictions.empty()) {
     std::string lines = texts.seconds.empty() ? "label\tscore\ttext\n" : "label\tscore\ttext\ttext_pair\n";
@@ -174,11 +229,7 @@ std::string cell(const std::string& text) {
 
 int eval_classifier(const EncoderTest& test, const CommonOptions& common) {
   const auto classifier = reading([&] { return embed::TextClassifier::load(test.folder); });
-  const models::ProblemType type = classifier.encoder().config().problem_type;
-  if (type == models::ProblemType::multi_label) {
-    throw InputError(concat(test.folder, ": its problem_type is ", word_of(type),
-                            "; texts with one label each evaluate single_label"));
-  }
+  const bool takes_several = classifier.problem_type() == models::ProblemType::multi_label;
   const text::LabelledTexts texts = reading([&] { return text::read_labelled(test.data, test.format); });
   TextMeter meter(common.quiet);
   const embed::ClassifyOptions options = {
@@ -193,9 +244,17 @@ int eval_classifier(const EncoderTest& test, const CommonOptions& common) {
     pairs.emplace_back(texts.texts[i], texts.seconds[i]);
     inputs.shown.back() += "\t" + cell(texts.seconds[i]);
   }
-  if (classifier.num_labels() > 1) label_ids(names_of(classifier), inputs);  // before the work
+  if (takes_several) {  // before the work
+    label_sets(names_of(classifier), inputs);
+  } else if (classifier.num_labels() > 1) {
+    label_ids(names_of(classifier), inputs);
+  }
   const Tensor logits =
       pairs.empty() ? classifier.logits(texts.texts, options) : classifier.logits(pairs, options);
+  if (takes_several) {
+    report_label_sets(classifier, logits, inputs, test, common);
+    return kDone;
+  }
   if (classifier.num_labels() == 1) return eval_reranker(classifier, texts, logits, test, common);
   report_on(classifier, logits, inputs, test, common);
   return kDone;

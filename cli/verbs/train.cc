@@ -56,6 +56,7 @@ class TrainVerb : public Verb {
   int run(const CommonOptions& common) override {
     require(request_.folder, "--out DIR");
     if (is_given("steps") && is_given("epochs")) throw UsageError("give --steps or --epochs, not both");
+    request_.given = given_flags();
     request_.extends = request_.resume && (is_given("steps") || is_given("epochs"));
     const std::shared_ptr<distributed::Group> group = distributed::world();
     request_.group = group.get();
@@ -219,8 +220,10 @@ class TrainVerb : public Verb {
                number(summary.at("tokens_per_second")));
     const Json* validation = summary.find("validation");
     if (validation == nullptr) return;
-    fmt::print("validation loss {:.4f} -> {:.4f} nats per {}\n", number(progress.at("first_loss")),
-               number(summary.at("kept_loss")), kind_.unit);
+    const bool has_numbers = validation->contains("pearson");
+    fmt::print("validation loss {:.4f} -> {:.4f} {}\n", number(progress.at("first_loss")),
+               number(summary.at("kept_loss")),
+               has_numbers ? "mean squared error" : concat("nats per ", kind_.unit));
     std::string rates, counts;
     for (const JsonMember& m : validation->members()) {
       if (m.value.is_integer()) {

@@ -127,6 +127,25 @@ void SentenceEncoder::set_pooling(Pooling pooling) {
   pooling_ = {pooling};
 }
 
+void SentenceEncoder::add_head(Tensor weight, Tensor bias) {
+  MH_CHECK(weight.rank() == 2 && weight.size(1) == dim() && bias.shape() == Shape{weight.size(0)}, ShapeError,
+           "SentenceEncoder: a head must be [labels, ", dim(), "] with a bias [labels], got ", weight.shape(),
+           " and ", bias.shape());
+  if (normalizes_) steps_.push_back({.kind = VectorStep::Kind::normalize});
+  normalizes_ = false;
+  steps_.push_back({.weight = std::move(weight), .bias = std::move(bias)});
+}
+
+void SentenceEncoder::drop_head() {
+  MH_CHECK(!normalizes_ && !steps_.empty() && steps_.back().kind == VectorStep::Kind::dense &&
+               steps_.back().function == "Identity",
+           ValueError, "SentenceEncoder: the last module is no Dense without a function");
+  steps_.pop_back();
+  if (steps_.empty() || steps_.back().kind != VectorStep::Kind::normalize) return;
+  steps_.pop_back();
+  normalizes_ = true;
+}
+
 int64_t SentenceEncoder::dim() const {
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
     if (step->kind == VectorStep::Kind::dense) return step->weight.size(0);
@@ -196,6 +215,9 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
   const std::string prompt = prompt_of(options);
   const int64_t left_out = skipped(prompt);
   const int64_t count = std::ssize(texts);
+  MH_CHECK(options.max_length >= 0, ValueError, "SentenceEncoder: max_length must not be negative, got ",
+           options.max_length);
+  const int64_t length = options.max_length > 0 ? std::min(options.max_length, max_length_) : max_length_;
   const int64_t width = options.truncate_dim > 0 ? std::min(options.truncate_dim, dim()) : dim();
   Tensor out = Tensor::empty({count, width}, Dtype::f32);
   std::vector<char> has_tokens(texts.size(), 1);
@@ -205,7 +227,7 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
         const std::string& text = texts[static_cast<size_t>(i)];
         std::vector<int32_t> ids =
             tokenizer_.encode(prompt.empty() ? text : prompt + text,
-                              {.parse_special = true, .max_length = static_cast<size_t>(max_length_)});
+                              {.parse_special = true, .max_length = static_cast<size_t>(length)});
         if (ids.empty()) has_tokens[static_cast<size_t>(i)] = 0, ids.push_back(0);  // the model wants one
         return text::Encoding{std::move(ids), {}};
       },

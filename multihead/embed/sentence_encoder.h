@@ -35,6 +35,7 @@ struct EncodeTextOptions {
   std::string prompt_name = {};  ///< … or one of the folder's prompts; neither: its default, if any
   /// To length 1; default: as the folder says, before truncate_dim, as in sentence-transformers.
   std::optional<bool> normalize = {};
+  int64_t max_length = 0;       ///< tokens of a text that are read; 0, or above: max_length()
   int64_t truncate_dim = 0;     ///< keeps this many columns (Matryoshka), before `normalize`; 0: all
   int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// The dtype of activations (Autocast): bf16 rounds the inputs of attention and, with bf16 weights, of
@@ -72,6 +73,11 @@ class SentenceEncoder {
   /// The files of a folder of sentence-transformers besides encoder and tokenizer, by the name of the part of
   /// the folder; "": the folder itself.
   std::map<std::string, io::CheckpointContents> module_files() const;
+
+  /// Appends a Dense module, [labels, dim()] and [labels], without a function: vectors become its logits.
+  void add_head(Tensor weight, Tensor bias);
+  /// Removes the last Dense module again. Throws ValueError unless it is one without a function.
+  void drop_head();
 
   int64_t dim() const;
   /// Whether the folder's last module scales vectors to length 1.

@@ -38,7 +38,60 @@ std::optional<bool> read_sigmoid(const std::string& folder) {
 
 }  // namespace
 
+bool has_linear_head(const std::string& folder) {
+  const Json modules = detail::read_json(folder, "modules.json"),
+             config = detail::read_json(folder, "config.json");
+  const Json* labels = detail::find_value(config, "id2label");
+  if (labels == nullptr || !labels->is_object() || !modules.is_array() || modules.size() < 2) return false;
+  const Json& last = modules.items().back();
+  const Json *type = detail::find_value(last, "type"), *path = detail::find_value(last, "path");
+  if (type == nullptr || path == nullptr || !type->is_string() || !path->is_string()) return false;
+  if (!type->as_string().ends_with(".Dense")) return false;
+  const Json dense = detail::read_json(folder, (path->as_string() + "/config.json").c_str());
+  const Json *count = detail::find_value(dense, "out_features"),
+             *function = detail::find_value(dense, "activation_function");
+  return count != nullptr && *count == Json(static_cast<int64_t>(labels->size())) && function != nullptr &&
+         function->is_string() && function->as_string().ends_with(".Identity");
+}
+
+bool is_text_classifier(const std::string& folder) {
+  return has_linear_head(folder) || (models::is_encoder_folder(folder) &&
+                                     models::encoder_head(folder) == models::EncoderHead::classification);
+}
+
+namespace {
+
+// Labels and problem_type of an encoder's config.json, which are read where there is a head.
+models::EncoderConfig labels_of_config(const std::string& folder) {
+  Json config = detail::read_json(folder, "config.json");
+  const Json* classes = detail::find_value(config, "architectures");
+  const std::string stem =
+      classes != nullptr && classes->is_array() && classes->size() > 0 && classes->at(size_t{0}).is_string()
+          ? classes->at(size_t{0}).as_string()
+          : "";
+  MH_CHECK(stem.ends_with("Model"), FormatError, folder,
+           "/config.json: architectures must name an encoder, such as BertModel, got ", quote(stem, 60));
+  config["architectures"] =
+      Json(std::vector<Json>{stem.substr(0, stem.size() - 5) + "ForSequenceClassification"});
+  return models::encoder_config_from_json(config, folder + "/config.json");
+}
+
+}  // namespace
+
+TextClassifier::TextClassifier(SentenceEncoder embedder, const models::EncoderConfig& labels)
+    : encoder_(embedder.encoder()),
+      tokenizer_(embedder.tokenizer()),
+      max_length_(embedder.max_length()),
+      text_length_(max_length_),
+      embedder_(std::move(embedder)),
+      num_labels_(labels.num_labels),
+      problem_type_(labels.problem_type),
+      labels_(labels.labels) {}
+
 TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype weights) {
+  if (has_linear_head(folder)) {
+    return {SentenceEncoder::load(folder, weights), labels_of_config(folder)};
+  }
   models::Encoder encoder = models::load_encoder(folder);
   MH_CHECK(encoder.config().head == models::EncoderHead::classification, ValueError, folder,
            ": expected a sequence classification head (...ForSequenceClassification), got ",
@@ -55,7 +108,10 @@ TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenize
     : encoder_(std::move(encoder)),
       tokenizer_(std::move(tokenizer)),
       max_length_(detail::length_limit("TextClassifier", max_length, encoder_.config().context)),
-      text_length_(max_length_) {
+      text_length_(max_length_),
+      num_labels_(encoder_.config().num_labels),
+      problem_type_(encoder_.config().problem_type),
+      labels_(encoder_.config().labels) {
   MH_CHECK(encoder_.config().head == models::EncoderHead::classification, ValueError,
            "TextClassifier: expected a sequence classification head, got ", word_of(encoder_.config().head));
 }
@@ -78,6 +134,11 @@ Tensor TextClassifier::logits(int64_t count, int64_t limit, const ClassifyOption
 }
 
 Tensor TextClassifier::logits(std::span<const std::string> texts, const ClassifyOptions& options) const {
+  if (embedder_) {
+    return embedder_->encode(texts, {.max_length = options.max_length,
+                                     .batch_tokens = options.batch_tokens,
+                                     .progress = options.progress});
+  }
   return logits(std::ssize(texts), text_length_, options, [&](int64_t i, size_t limit) {
     return text::Encoding{
         tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
@@ -85,6 +146,9 @@ Tensor TextClassifier::logits(std::span<const std::string> texts, const Classify
 }
 
 Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOptions& options) const {
+  MH_CHECK(!embedder_ || pairs.empty(), ValueError,
+           "TextClassifier: its head reads the vectors of single texts, not pairs");
+  if (pairs.empty()) return Tensor::empty({0, num_labels()}, Dtype::f32);
   const bool has_types = encoder_.config().token_types > 1;
   return logits(std::ssize(pairs), max_length_, options, [&](int64_t i, size_t limit) {
     const auto& [first, second] = pairs[static_cast<size_t>(i)];
@@ -94,12 +158,10 @@ Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOpt
   });
 }
 
-std::string TextClassifier::label(int64_t index) const {
-  return detail::label_name(encoder_.config().labels, index);
-}
+std::string TextClassifier::label(int64_t index) const { return detail::label_name(labels_, index); }
 
 Tensor TextClassifier::scores(const Tensor& logits) const {
-  return label_probabilities(logits, encoder_.config().problem_type);
+  return label_probabilities(logits, problem_type_);
 }
 
 Tensor label_probabilities(const Tensor& logits, models::ProblemType problem_type) {

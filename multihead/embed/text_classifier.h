@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/embed/sentence_encoder.h"
 #include "multihead/models/encoder.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
@@ -28,8 +29,9 @@ struct ClassifyOptions {
 /// batch.
 class TextClassifier {
  public:
-  /// Reads an encoder's folder (…ForSequenceClassification). Throws IoError, FormatError; ValueError for
-  /// another head.
+  /// Reads an encoder's folder (…ForSequenceClassification), or one of sentence-transformers whose last module is a
+  /// Dense with a logit for each of config.json's labels. Throws IoError, FormatError; ValueError for another
+  /// head.
   static TextClassifier load(const std::string& folder, nn::WeightDtype weights = nn::WeightDtype::f32);
   /// max_length: tokens of a text that are read; 0: the model's context.
   TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length = 0);
@@ -48,13 +50,15 @@ class TextClassifier {
   /// Tokens of a pair: as many as the folder, its tokenizer and the model allow; of a single text as the
   /// latter two.
   int64_t max_length() const { return max_length_; }
-  int64_t num_labels() const { return encoder_.config().num_labels; }
+  int64_t num_labels() const { return num_labels_; }
+  models::ProblemType problem_type() const { return problem_type_; }
   /// The folder's name of a label, or LABEL_i.
   std::string label(int64_t index) const;
   const models::Encoder& encoder() const { return encoder_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
+  TextClassifier(SentenceEncoder embedder, const models::EncoderConfig& labels);
   Tensor logits(int64_t count, int64_t limit, const ClassifyOptions& options,
                 const std::function<text::Encoding(int64_t, size_t)>& encode) const;
 
@@ -63,7 +67,17 @@ class TextClassifier {
   int64_t max_length_ = 0;
   int64_t text_length_ = 0;  // of single texts: sentence_bert_config.json is about pairs
   std::optional<bool> sigmoid_;
+  std::optional<SentenceEncoder> embedder_;  // whose vectors are the logits
+  int64_t num_labels_ = 0;
+  models::ProblemType problem_type_ = models::ProblemType::unstated;
+  std::vector<std::string> labels_;
 };
+
+/// Whether TextClassifier::load() reads the folder.
+bool is_text_classifier(const std::string& folder);
+/// Whether a folder of sentence-transformers ends with a Dense module whose vectors are the logits of
+/// config.json's labels.
+bool has_linear_head(const std::string& folder);
 
 /// The softmax of logits [n, labels]; the logistic function of each, of a single label or of labels that
 /// do not exclude each other; the logits, of a regression.

@@ -340,7 +340,11 @@ Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
 Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::vector<std::string>* fresh) {
   Encoder model(config, rng);
   std::map<std::string, Tensor> known;
-  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels;
+  const auto takes_several = [](const EncoderConfig& c) {
+    return c.problem_type == ProblemType::multi_label;
+  };
+  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels &&
+                           takes_several(from.config()) == takes_several(config);
   for (const nn::NamedTensor& p : nn::named_parameters(from)) {
     if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
   }

@@ -17,6 +17,7 @@ Model::Any load_any(const std::string& path, std::optional<nn::WeightDtype> weig
   const auto dense = weights.value_or(nn::WeightDtype::f32);
   std::error_code ignored;
   const bool is_gguf = io::is_gguf_file(path);
+  if (!is_gguf && embed::has_linear_head(path)) return embed::TextClassifier::load(path, dense);
   if (!is_gguf && fs::exists(fs::path(path) / "modules.json", ignored))
     return embed::SentenceEncoder::load(path, dense);
   if (!is_gguf && models::is_image_folder(path))

@@ -96,7 +96,8 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   for (const char* name : {"steps", "warmup"}) {
     if (options_.extends) now.erase(name), before.erase(name);
   }
-  const std::pair<const char*, Json> only_ways[] = {{"precision", "f32"}, {"shards", 1}, {"attention", ""}};
+  const std::pair<const char*, Json> only_ways[] = {
+      {"precision", "f32"}, {"shards", 1}, {"attention", ""}, {"regression", false}, {"multi_label", false}};
   for (const auto& [name, value] : only_ways) {  // of runs from before there was a choice
     if (now.contains(name) && !before.contains(name)) before[name] = value;
   }

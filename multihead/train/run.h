@@ -37,6 +37,7 @@ struct RunRequest {
   bool resume = false;
   bool extends = false;  ///< resume: with another number of steps
   bool overwrite = false;
+  std::vector<std::string> given = {};  ///< settings that were named: those without a use may be refused
   std::vector<Observer*> observers = {};
   std::function<bool()> should_stop = {};
   /// The ranks that train together; all call with the same request. Rank 0 reports and owns the folder, which

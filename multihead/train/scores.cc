@@ -90,6 +90,49 @@ Json to_json(const LabelReport& report, const std::vector<std::string>& names) {
                        {"confusion", confusion}});
 }
 
+LabelSetReport report_label_sets(std::span<const uint8_t> guesses, std::span<const uint8_t> truth,
+                                 int64_t num_labels) {
+  const auto width = static_cast<size_t>(num_labels);
+  LabelSetReport report;
+  int64_t all_right = 0, all_guessed = 0, all_support = 0;
+  for (size_t label = 0; label < width; ++label) {
+    int64_t right = 0, guessed = 0, support = 0;
+    for (size_t at = label; at < truth.size(); at += width) {
+      right += guesses[at] & truth[at], guessed += guesses[at], support += truth[at];
+    }
+    const LabelFigures one = report.labels.emplace_back(figures_of(right, guessed, support));
+    report.macro.precision += one.precision / static_cast<double>(width);
+    report.macro.recall += one.recall / static_cast<double>(width);
+    report.macro.f1 += one.f1 / static_cast<double>(width);
+    all_right += right, all_guessed += guessed, all_support += support;
+  }
+  report.micro = figures_of(all_right, all_guessed, all_support);
+  report.macro.support = all_support;
+  int64_t exact = 0;
+  for (size_t row = 0; row < truth.size(); row += width) {
+    exact += std::ranges::equal(guesses.subspan(row, width), truth.subspan(row, width)) ? 1 : 0;
+  }
+  report.exact = ratio(static_cast<double>(exact), static_cast<double>(truth.size() / width));
+  return report;
+}
+
+Json to_json(const LabelSetReport& report, const std::vector<std::string>& names) {
+  Json rows = Json::array();
+  for (size_t i = 0; i < names.size(); ++i) rows.push_back(to_json(names[i], report.labels[i]));
+  return Json::object({{"micro_precision", report.micro.precision},
+                       {"micro_recall", report.micro.recall},
+                       {"micro_f1", report.micro.f1},
+                       {"macro_f1", report.macro.f1},
+                       {"exact", report.exact},
+                       {"labels", rows}});
+}
+
+double mean_squared_error(std::span<const double> guesses, std::span<const double> truth) {
+  double sum = 0;
+  for (size_t i = 0; i < truth.size(); ++i) sum += (guesses[i] - truth[i]) * (guesses[i] - truth[i]);
+  return sum / static_cast<double>(truth.size());
+}
+
 int64_t RankingScore::add(std::span<const float> scores, std::span<const double> gains) {
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});

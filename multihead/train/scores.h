@@ -33,6 +33,21 @@ Json to_json(const LabelReport& report, const std::vector<std::string>& names);
 /// Precision, recall and F1 from counts.
 LabelFigures figures_of(int64_t right, int64_t guessed, int64_t support);
 
+/// Of texts with any number of labels each.
+struct LabelSetReport {
+  std::vector<LabelFigures> labels;
+  LabelFigures micro = {};  ///< of all labels' counts together
+  LabelFigures macro = {};  ///< the mean over all labels
+  double exact = 0;         ///< share of the texts all of whose labels are right: scikit-learn's accuracy
+};
+/// For each text and label, text by text, whether it is guessed and whether it holds: 0 or 1.
+LabelSetReport report_label_sets(std::span<const uint8_t> guesses, std::span<const uint8_t> truth,
+                                 int64_t num_labels);
+Json to_json(const LabelSetReport& report, const std::vector<std::string>& names);
+
+/// The mean of the squared differences; NaN of none.
+double mean_squared_error(std::span<const double> guesses, std::span<const double> truth);
+
 /// Sums over queries. A query counts only if something is relevant to it.
 class RankingScore {
  public:

@@ -49,6 +49,18 @@ TEST(ScoresTest, RankingsAreScoredAsByScikitLearn) {
   EXPECT_EQ(score.queries(), 2);
 }
 
+// f1_score(average="micro"), (average="macro") and accuracy_score of scikit-learn.
+TEST(ScoresTest, SetsOfLabelsAreScoredAsByScikitLearn) {
+  const std::vector<uint8_t> truth = {1, 0, 1, 0, 1, 0, 1, 1, 0}, guesses = {1, 0, 0, 0, 1, 1, 1, 1, 0};
+  const LabelSetReport report = report_label_sets(guesses, truth, 3);
+  EXPECT_DOUBLE_EQ(report.micro.f1, 0.8);
+  EXPECT_DOUBLE_EQ(report.macro.f1, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(report.exact, 1.0 / 3);
+  EXPECT_EQ(report.labels[2].f1, 0);
+  EXPECT_EQ(report.labels[0].support, 2);
+  EXPECT_DOUBLE_EQ(mean_squared_error(std::vector<double>{1, 4}, std::vector<double>{2, 2}), 2.5);
+}
+
 TEST(ScoresTest, CorrelationsAreThoseOfScipy) {
   const std::vector<double> a = {1, 2, 3, 4, 5}, b = {5, 6, 7, 8, 7};
   EXPECT_NEAR(spearman(a, b), 0.8207826816681233, 1e-15);

@@ -3302,6 +3302,14 @@ def train(kind: str, data: str | bytes | os.PathLike[str], folder: str | bytes |
 
 def settings(kind: str, preset: str) -> Any: ...
 
+def fit_linear_head(vectors: ArrayLike, targets: ArrayLike, labels: int, *, problem: str = 'single_label', c: float = 0.0, seed: int = 0) -> dict[str, Any]:
+    """
+    Logistic or ridge regression of vectors [n, dim], to convergence: a dict with weight [labels, dim], bias [labels],
+    c, loss, steps and converged. targets: a label [n] (problem 'single_label'), 0 and 1 [n, labels] ('multi_label')
+    or numbers [n, labels] ('regression'). c as in scikit-learn's LogisticRegression; 0: the best of .01, .1, 1, 10,
+    100 and 1000 in five-fold cross-validation.
+    """
+
 def evaluate(model: LanguageModel, tokens: ArrayLike, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None, stride: int = 0) -> dict[str, Any]:
     """
     Evaluates a LanguageModel on token ids: a dict with 'loss' in nats per token, 'perplexity',

@@ -124,6 +124,10 @@ class ClassifierSettings(RunSettings, total=False):
     batch: int
     max_length: int
     freeze: bool
+    head_only: bool
+    head_c: float
+    regression: bool
+    multi_label: bool
     labels_as_names: bool
     eval_texts: int
 

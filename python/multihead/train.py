@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import _core, distributed, nn
-from ._core import check_encoder, check_language_model, check_translator, evaluate
+from ._core import check_encoder, check_language_model, check_translator, evaluate, fit_linear_head
 from ._types import PathLike
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def train_classifier(
                  objects {"text": ..., "label": ...} that may have a "text_pair"
     folder       output: model, tokenizer, checkpoints, metrics, summary.json
     init         the encoder's folder that training starts from; a head for other labels is made anew
-    settings     as classifier_settings() lists them: steps, batch, lr, freeze=True (the head alone) ...
+    settings     as classifier_settings() lists them: steps, batch, lr ...; regression=True (numbers), multi_label=True
+                 (several labels, as a list or between commas), head_only=True (logistic regression on the folder's own
+                 vectors, to convergence; few texts, minutes)
     callback, progress, Ctrl-C and resume=True as in train_language_model(); evaluations have accuracy and macro_f1.
     """
     return _run("classifier", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
@@ -230,6 +232,7 @@ __all__ = [
     "classifier_settings",
     "embedder_settings",
     "evaluate",
+    "fit_linear_head",
     "language_model_settings",
     "masked_lm_settings",
     "seq2seq_settings",

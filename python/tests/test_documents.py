@@ -213,7 +213,7 @@ def run(command, folder):
         for flag in ("--steps", "--eval-every"):
             command = re.sub(rf"{flag} \d+", "", command)
         command = re.sub(r"--context \d{5}\b", "--context 1024", command)
-        command += " " + " ".join(SHORT)
+        command += " --quiet" if "--head-only" in arguments else " " + " ".join(SHORT)
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}", MULTIHEAD_NUM_THREADS="1",
                        OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
     if arguments[:2] in (["multihead", "lab"], ["multihead", "serve"]):

@@ -34,6 +34,10 @@ RESULTS = {
     "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
+    "choose_c": "train.fit_linear_head",
+    "ChosenC": "train.fit_linear_head",
+    "LinearHead": "train.fit_linear_head",
+    "LinearHeadOptions": "train.fit_linear_head",
     "count_characters": "text.Tokenizer.encoding",
     "Truncation": "text.Tokenizer.encoding",  # as_file=
     "Padding": "text.Tokenizer.pad",
@@ -233,7 +237,8 @@ INTERNAL = {  # reason: names
     "ClassifierData ClassifierTask prepare_classifier_data EmbedderData EmbedderTask TextPairs "
     "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
-    "with_weights trained_parameters score_labels spread_rows masked_lm_presets MaskOptions MaskedText Masker "
+    "with_weights trained_parameters score_labels score_logits Targets read_targets target_rows head_loss problem_of "
+    "train_head save_sentence_files write_module_folders remove_module_folders spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
     "activation_bytes set_fine_tuning choose_length choose_rate recipe_of joined "
@@ -241,7 +246,8 @@ INTERNAL = {  # reason: names
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
-    "C++ only so far": "LabelFigures LabelReport report_labels figures_of RankingScore pearson spearman Span SpannedText "
+    "C++ only so far": "LabelFigures LabelReport LabelSetReport report_label_sets mean_squared_error labels_in is_label_list "
+    "is_text_classifier has_linear_head minimize LbfgsResult LbfgsOptions report_labels figures_of RankingScore pearson spearman Span SpannedText "
     "read_spans parse_spans ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
     "call_prefix call_language text_or_call_language ToolCallParser",
     "generate(json_schema=, regex=, grammar=)": "Constraint ConstraintState TokenSet TokenTrie TokenTries token_tries Frame "

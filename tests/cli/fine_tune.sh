@@ -72,6 +72,21 @@ expect 0 'red sun' "$multihead" classify lora --data one.txt
 expect 0 'parameters' "$multihead" convert tuned merged
 [[ $("$multihead" generate tuned --prompt the --max-new-tokens 8 --quiet) == $("$multihead" generate merged --prompt the --max-new-tokens 8 --quiet) ]] || fail "a merged adapter says something else"
 
+# A head alone, several labels, numbers.
+expect 0 'accuracy [01]\.' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out head --head-only true --head-c 1 --quiet
+expect 0 'macro F1' "$multihead" eval head --data labels.tsv
+expect 0 'low|high' "$multihead" classify head --data labels.tsv
+expect 2 'lr has no effect with --head-only' "$multihead" train classifier --init bert --data labels.tsv --out x --head-only true --lr 0.1
+awk -F'\t' '{ printf "%s\t%s\n", $1, NR % 3 ? $2 ",odd" : "[]" }' labels.tsv >several.tsv
+expect 0 'micro f1 [01]\.' "$multihead" train classifier --init bert --data several.tsv --valid several.tsv --out several --multi-label true "${fast[@]}"
+expect 0 'exact     [01]\.' "$multihead" eval several --data several.tsv --predictions told.tsv
+[[ $(head -1 told.tsv) == $'labels\tpredicted\ttext' && $(wc -l <told.tsv) -eq 37 ]] || fail "predictions: $(head -2 told.tsv)"
+awk -F'\t' '{ printf "%s\t%s.5\n", $1, NR % 3 }' labels.tsv >numbers.tsv
+expect 3 'give --regression true' "$multihead" train classifier --init bert --data numbers.tsv --out x
+expect 0 'mean squared error' "$multihead" train classifier --init bert --data numbers.tsv --valid numbers.tsv --out numbers --regression true "${fast[@]}"
+expect 0 'MSE        [0-9]' "$multihead" eval numbers --data numbers.tsv
+expect 0 '"pearson"' "$multihead" eval numbers --data numbers.tsv --json
+
 expect 2 '"--ffn-width" is now called --ff; ' "$multihead" train mlm --data text.txt --out x --ffn-width 32
 expect 2 '--init DIR is required' "$multihead" train classifier --data labels.tsv --out x
 expect 3 'line 1 must have two columns' "$multihead" train classifier --init bert --data text.txt --out x

@@ -7,6 +7,8 @@
 #include <tuple>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/json.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::text {
 namespace {
@@ -51,6 +53,34 @@ LabelledTexts read_texts(const std::string& path, TableFormat format) {
 
 LabelledTexts parse_texts(std::string_view text, const std::string& where, TableFormat format) {
   return texts_of(parse_table(text, where, layout_of(false), format), where);
+}
+
+// "[net]" is a name.
+bool is_label_list(const std::string& cell) {
+  if (cell.size() < 2 || cell.front() != '[' || cell.back() != ']') return false;
+  return cell[1] == '"' || cell[1] == ']' || (cell[1] >= '0' && cell[1] <= '9');
+}
+
+std::vector<std::string> labels_in(const std::string& cell, const std::string& where) {
+  std::vector<std::string> labels;
+  if (is_label_list(cell)) {
+    const Json list = Json::parse(cell, where);
+    for (const Json& label : list.items()) {
+      MH_CHECK(label.is_string() || label.is_integer(), FormatError, where,
+               ": a list of labels must hold strings, got ", quote(label.dump(), 40));
+      labels.push_back(trimmed(label.is_string() ? label.as_string() : label.dump()));
+    }
+  } else {
+    for (size_t begin = 0; begin <= cell.size();) {
+      const size_t end = std::min(cell.find(',', begin), cell.size());
+      labels.push_back(trimmed(std::string_view(cell).substr(begin, end - begin)));
+      begin = end + 1;
+    }
+  }
+  for (const std::string& label : labels) {
+    MH_CHECK(!label.empty(), FormatError, where, ": a label is empty in ", quote(cell, 60));
+  }
+  return labels;
 }
 
 std::vector<std::string> distinct_labels(const std::vector<std::string>& labels) {

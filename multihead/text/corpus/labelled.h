@@ -14,8 +14,9 @@ namespace multihead::text {
 struct LabelledTexts {
   std::vector<std::string> texts;
   std::vector<std::string> seconds = {};  ///< empty: single texts
-  std::vector<std::string> labels = {};   ///< without spaces around them; empty: no labels
-  std::vector<int64_t> lines = {};        ///< of the file
+  std::vector<std::string> labels =
+      {};                           ///< without spaces around them; a list is as in JSON; empty: no labels
+  std::vector<int64_t> lines = {};  ///< of the file
 };
 
 /// A table with the columns "text", "label" and, for pairs, "text_pair" (table.h); without a header: text,
@@ -27,6 +28,10 @@ LabelledTexts read_texts(const std::string& path, TableFormat format = TableForm
 LabelledTexts parse_texts(std::string_view text, const std::string& where,
                           TableFormat format = TableFormat::by_name);
 
+/// The labels of a text that may have several: of a JSON list of strings its members, else what stands between
+/// commas, without spaces around it. Throws FormatError naming `where`.
+bool is_label_list(const std::string& cell);
+std::vector<std::string> labels_in(const std::string& cell, const std::string& where);
 /// The distinct labels, integers by value and before other words, which are sorted.
 std::vector<std::string> distinct_labels(const std::vector<std::string>& labels);
 

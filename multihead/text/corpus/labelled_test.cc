@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "multihead/core/error.h"
+
 namespace multihead::text {
 namespace {
 
@@ -11,6 +13,16 @@ using ::testing::ElementsAre;
 TEST(DistinctLabels, AreOrderedByValueThenByWord) {
   EXPECT_THAT(distinct_labels({"10", "b", "9", "a", "b", "-1", "1x"}),
               ElementsAre("-1", "9", "10", "1x", "a", "b"));
+}
+
+TEST(LabelsIn, AreBetweenCommasOrInAList) {
+  EXPECT_THAT(labels_in(" a , b c", "here"), ElementsAre("a", "b c"));
+  EXPECT_THAT(labels_in("[\"a, b\", \" c \", 7]", "here"), ElementsAre("a, b", "c", "7"));
+  EXPECT_THAT(labels_in("[]", "here"), ElementsAre());
+  EXPECT_THAT(labels_in("[net]", "here"), ElementsAre("[net]"));  // a name
+  for (const char* cell : {"a,,b", "a,", "", "[\"a\", \"\"]", "[\"a\", {}]"}) {
+    EXPECT_THROW(labels_in(cell, "here"), FormatError) << cell;
+  }
 }
 
 }  // namespace

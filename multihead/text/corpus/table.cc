@@ -172,6 +172,7 @@ std::optional<std::string> cell_of(const Json& object, const Column& column, con
     const Json* value = object.find(name);
     if (value == nullptr || value->is_null()) continue;
     if (value->is_string()) return value->as_string();
+    if (value->is_array() && name.starts_with("label")) return value->dump();
     const bool is_plain = value->is_number() || value->is_bool();
     MH_CHECK(is_plain && name.starts_with("label"), FormatError, where, ": ", quote(name),
              " must be a string", name.starts_with("label") ? " or a number" : "", ", got ",

@@ -129,7 +129,7 @@ TEST_F(TableTest, WrongFilesAreNamedByTheirLine) {
       {"a.csv", "id,text,label,x\n1,a,,y\n", "line 2 has no label"},
       {"a.jsonl", "{\"text\":\"a\"}\n", "line 1 has no \"label\""},
       {"a.jsonl", "{\"text\":1,\"label\":2}\n", "line 1: \"text\" must be a string, got 1"},
-      {"a.jsonl", "{\"text\":\"a\",\"label\":[1]}\n", "\"label\" must be a string or a number, got [1]"},
+      {"a.jsonl", "{\"text\":\"a\",\"label\":{}}\n", "\"label\" must be a string or a number, got {}"},
       {"a.jsonl", "{\"text\":\"a\",\"label\":null}\n", "line 1 has no \"label\""},
       {"a.jsonl", "{\"text\":\"a\",\"label\":2}\n[]\n", "line 2 must be an object, such as {\"text\""},
       {"a.jsonl", "{\"text\":\"a\",", "line 1"},

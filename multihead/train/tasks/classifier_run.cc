@@ -1,11 +1,6 @@
 #include "multihead/train/tasks/classifier_run.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <cmath>
-#include <functional>
-#include <map>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -16,36 +11,13 @@
 #include "multihead/ops/loss.h"
 #include "multihead/train/data/rows.h"
 #include "multihead/train/scores.h"
+#include "multihead/train/tasks/head_run.h"
 
 namespace multihead::train {
 namespace {
 
 using models::EncoderHead;
-
-// The encoder's own labels, if no others occur.
-std::vector<std::string> labels_of(const text::LabelledTexts& texts, const models::EncoderConfig& config) {
-  const std::vector<std::string> found = text::distinct_labels(texts.labels);
-  const auto is_known = [&](const std::string& label) {
-    return std::find(config.labels.begin(), config.labels.end(), label) != config.labels.end();
-  };
-  const bool keeps =
-      config.head == EncoderHead::classification && std::all_of(found.begin(), found.end(), is_known);
-  return keeps ? config.labels : found;
-}
-
-std::vector<int64_t> label_ids(const std::vector<std::string>& names,
-                               const std::vector<std::string>& labels) {
-  std::map<std::string, int64_t> ids;
-  for (const std::string& name : names) ids.emplace(name, std::ssize(ids));
-  std::vector<int64_t> result;
-  for (const std::string& label : labels) {
-    const auto found = ids.find(label);
-    MH_CHECK(found != ids.end(), FormatError, "train: the validation data has the label ", quote(label),
-             ", which the training data lacks");
-    result.push_back(found->second);
-  }
-  return result;
-}
+using models::ProblemType;
 
 Encodings encode(const text::LabelledTexts& texts, const text::Tokenizer& tokenizer,
                  const ClassifierSettings& s) {
@@ -56,7 +28,8 @@ Encodings encode(const text::LabelledTexts& texts, const text::Tokenizer& tokeni
 
 models::Encoder make_model(const ClassifierSettings& s, const std::vector<std::string>& labels,
                            const std::string& init, std::vector<std::string>& fresh) {
-  const models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, labels);
+  models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, labels);
+  if (problem_of(s) != ProblemType::single_label) config.problem_type = problem_of(s);
   models::Encoder model = encoder_from(config, models::load_encoder(init), s.seed, &fresh);
   if (!s.freeze) return model;
   MH_CHECK(!fresh.empty(), ValueError, "train: --freeze leaves nothing to train: ", init,
@@ -74,88 +47,19 @@ bool pools_otherwise(const std::string& folder) {
   return first == nullptr || !(*first == Json(true));
 }
 
-// Numbers with a fraction are measurements, which a classifier would take for names.
-void check_names(const std::vector<std::string>& labels, const ClassifierSettings& s) {
-  if (s.labels_as_names) return;
-  const auto is_number = [](const std::string& label) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), value);
-    return error == std::errc() && end == label.data() + label.size();
-  };
-  const auto has_fraction = [](const std::string& label) { return label.find('.') != label.npos; };
-  MH_CHECK(!std::ranges::all_of(labels, is_number) || std::ranges::none_of(labels, has_fraction), FormatError,
-           "train: the labels are numbers, such as ", labels.back(),
-           ", and a classifier knows no order of them; give --labels-as-names true if they are names");
-}
-
-std::string lower_case(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-// The labels by their counts, most frequent first.
-std::vector<std::pair<int64_t, std::string>> counts_of(const std::vector<std::string>& labels) {
-  std::map<std::string, int64_t> counts;
-  for (const std::string& label : labels) ++counts[label];
-  std::vector<std::pair<int64_t, std::string>> order;
-  for (const auto& [label, count] : counts) order.emplace_back(count, label);
-  std::ranges::stable_sort(order, std::greater(), &std::pair<int64_t, std::string>::first);
-  return order;
-}
-
-void describe_labels(ClassifierData& data, const text::LabelledTexts& training,
-                     const text::LabelledTexts& validation) {
-  constexpr size_t kShown = 30;
-  const auto counts = counts_of(training.labels);
-  std::string list;
-  for (size_t i = 0; i < std::min(counts.size(), kShown); ++i) {
-    list += concat(i == 0 ? "" : ", ", counts[i].second, " ", counts[i].first);
-  }
-  if (counts.size() > kShown) list += concat(" and ", counts.size() - kShown, " more");
-  data.notes.push_back(concat(training.texts.size(), " training texts, ", counts.size(), " labels: ", list));
-  if (!validation.labels.empty()) {
-    const auto hits = std::ranges::count(validation.labels, counts[0].second);
-    data.notes.push_back(
-        concat(validation.texts.size(), " validation texts; \"", counts[0].second,
-               "\" for all of them would have an accuracy of ",
-               std::round(1e4 * static_cast<double>(hits) / std::ssize(validation.labels)) / 1e4));
-  }
-  std::map<std::string, std::string> known;
-  for (const auto& [count, label] : counts) {
-    const auto [other, is_new] = known.emplace(lower_case(label), label);
-    if (is_new) continue;
-    data.warnings.push_back(concat("the labels ", quote(other->second), " and ", quote(label), " (", count,
-                                   " texts) differ in capital letters only"));
-  }
-  const std::string shared =
-      text::shared_rows({training.texts, training.seconds}, {validation.texts, validation.seconds});
-  if (!shared.empty()) data.warnings.push_back(shared);
-}
-
-Tensor targets_of(const std::vector<int64_t>& labels, const std::vector<int64_t>& rows) {
-  std::vector<int64_t> targets;
-  for (const int64_t row : rows) targets.push_back(labels[static_cast<size_t>(row)]);
-  return Tensor::of<int64_t>({std::ssize(targets)}, targets);
-}
-
 }  // namespace
 
 ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
                                        const text::LabelledTexts& validation,
                                        const text::Tokenizer& tokenizer, const ClassifierSettings& s) {
-  ClassifierData data{tokenizer, labels_of(training, s.model)};
-  check_names(data.labels, s);
-  MH_CHECK(data.labels.size() > 1, FormatError, "train: all texts have the label ", quote(data.labels.at(0)),
-           "; a classifier needs two");
   MH_CHECK(validation.texts.empty() || validation.seconds.empty() == training.seconds.empty(), FormatError,
            "train: only the ", training.seconds.empty() ? "validation" : "training",
            " data has pairs of texts");
+  ClassifierData data{tokenizer,
+                      read_targets(training, validation, problem_of(s), s.model, s.labels_as_names)};
   data.training = encode(training, tokenizer, s);
   data.validation = encode(validation, tokenizer, s);
-  data.training_labels = label_ids(data.labels, training.labels);
-  data.validation_labels = label_ids(data.labels, validation.labels);
   data.checksum = checksum_of_columns({training.texts, training.seconds, training.labels});
-  describe_labels(data, training, validation);
   return data;
 }
 
@@ -165,12 +69,38 @@ LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<i
   return {.texts = std::ssize(guesses), .accuracy = report.accuracy, .macro_f1 = report.macro.f1};
 }
 
+LabelScore score_logits(const Tensor& logits, const Tensor& targets, ProblemType problem) {
+  LabelScore score = {.problem = problem, .texts = logits.size(0)};
+  const std::vector<double> values = logits.to_vector<double>();
+  if (problem == ProblemType::regression) {
+    const std::vector<double> truth = targets.to_vector<double>();
+    score.nats = mean_squared_error(values, truth) * static_cast<double>(score.texts);
+    if (score.texts > 1) score.pearson = pearson(values, truth), score.spearman = spearman(values, truth);
+    return score;
+  }
+  if (problem == ProblemType::multi_label) {
+    std::vector<uint8_t> guesses, truth;
+    for (const double logit : values) guesses.push_back(logit > 0 ? 1 : 0);
+    for (const double holds : targets.to_vector<double>()) truth.push_back(holds > 0 ? 1 : 0);
+    const LabelSetReport report = report_label_sets(guesses, truth, logits.size(1));
+    score.micro_f1 = report.micro.f1, score.macro_f1 = report.macro.f1, score.accuracy = report.exact;
+    return score;
+  }
+  std::vector<int64_t> guesses;
+  const int64_t width = logits.size(1);
+  for (int64_t i = 0; i < score.texts; ++i) {
+    const auto row = values.begin() + i * width;
+    guesses.push_back(std::max_element(row, row + width) - row);
+  }
+  return score_labels(guesses, targets.to_vector<int64_t>(), width);
+}
+
 ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const ClassifierData& data,
                                const std::string& init)
     : ModelTask(
           settings,
           [&](const ClassifierSettings& s, std::vector<std::string>& fresh) {
-            return make_model(s, data.labels, init, fresh);
+            return make_model(s, data.targets.names, init, fresh);
           },
           data_id("texts", data.checksum, data.tokenizer), settings.eval_texts),
       data_(data),
@@ -186,8 +116,8 @@ Task::Loss ClassifierTask::loss(int64_t index) {
   Rng rng = dropout_rng(settings_, index);
   // Frozen features are inference's: without dropout.
   Tensor logits = model_.logits(tokens, settings_.freeze ? nullptr : &rng);
-  return {cross_entropy(std::move(logits), targets_of(data_.training_labels, rows),
-                        {.label_smoothing = settings_.label_smoothing}),
+  return {head_loss(std::move(logits), target_rows(data_.targets.training, rows), data_.targets.problem,
+                    settings_.label_smoothing),
           tokens.tokens.numel()};
 }
 
@@ -197,29 +127,28 @@ std::optional<LabelScore> ClassifierTask::score(int64_t most, const Sharing& sha
   if (data_.validation.empty()) return std::nullopt;
   const NoTape silent;
   const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), most);
-  // A batch's numbers: its nats, then the label that each text is taken for.
+  const int64_t labels = std::ssize(data_.targets.names);
+  // A batch's numbers: its loss, then the logits of its texts.
   const auto measure = [&](const std::vector<int64_t>& rows, std::span<double> numbers) {
     const Tensor logits = model_.logits(token_rows(data_.validation, rows));
-    const Tensor targets = targets_of(data_.validation_labels, rows);
-    numbers[0] = cross_entropy(logits, targets, {.reduction = Reduction::sum}).item();
-    const int64_t width = logits.size(1);
-    for (int64_t i = 0; i < logits.size(0); ++i) {
-      const float* row = logits.data<float>() + i * width;
-      numbers[static_cast<size_t>(i) + 1] = static_cast<double>(std::max_element(row, row + width) - row);
-    }
+    std::copy_n(logits.data<float>(), logits.numel(), numbers.begin() + 1);
+    const Tensor targets = target_rows(data_.targets.validation, rows);
+    numbers[0] =
+        data_.targets.problem == ProblemType::single_label
+            ? cross_entropy(logits, targets, {.reduction = Reduction::sum}).item()
+            : head_loss(logits, targets, data_.targets.problem).item() * static_cast<double>(rows.size());
   };
-  const int64_t width = settings_.batch + 1;
+  const int64_t width = settings_.batch * labels + 1;
   const std::vector<double> numbers = measure_rows(sharing, all, settings_.batch, width, measure);
-  std::vector<int64_t> guesses, labels;
+  Tensor logits = Tensor::empty({std::ssize(all), labels});
   double nats = 0;
   for (int64_t i = 0; i < std::ssize(all); ++i) {
     const int64_t row = i % settings_.batch;
     const double* const batch = numbers.data() + i / settings_.batch * width;
     if (row == 0) nats += batch[0];
-    guesses.push_back(static_cast<int64_t>(batch[row + 1]));
-    labels.push_back(data_.validation_labels[static_cast<size_t>(all[static_cast<size_t>(i)])]);
+    std::copy_n(batch + 1 + row * labels, labels, logits.data<float>() + i * labels);
   }
-  LabelScore score = score_labels(guesses, labels, std::ssize(data_.labels));
+  LabelScore score = score_logits(logits, target_rows(data_.targets.validation, all), data_.targets.problem);
   score.nats = nats;
   return score;
 }
@@ -235,7 +164,7 @@ ClassifierData ClassifierTask::read(const Run& run) {
 }
 
 std::vector<std::string> ClassifierTask::notes() const {
-  std::vector<std::string> all = data_.notes;
+  std::vector<std::string> all = data_.targets.notes;
   const int64_t length = length_of(settings_);
   const auto cut = std::ranges::count_if(
       data_.training, [&](const text::Encoding& text) { return std::ssize(text.ids) >= length; });
@@ -245,22 +174,23 @@ std::vector<std::string> ClassifierTask::notes() const {
 }
 
 std::vector<std::string> ClassifierTask::warnings() const {
-  std::vector<std::string> all = data_.warnings;
+  std::vector<std::string> all = data_.targets.warnings;
   if (known_labels_ > 0) {
     all.push_back(concat(init_, ": its head has ", known_labels_,
                          " labels and not all of these, so that a new head takes its place"));
   }
   if (settings_.freeze && pools_otherwise(init_)) {
-    all.push_back(concat(init_,
-                         ": its texts' vectors are not those of the first token, which the head reads, so "
-                         "that a frozen encoder has little to say: train all weights, or fit a linear "
-                         "classifier to the vectors of multihead embed"));
+    all.push_back(
+        concat(init_,
+               ": its texts' vectors are not those of the first token, which the head reads, so "
+               "that a frozen encoder has little to say: train all weights, or give --head-only true "
+               "in place of --freeze"));
   }
   return all;
 }
 
 void ClassifierTask::describe(ClassifierSummary& summary) const {
-  summary.labels = data_.labels;
+  summary.labels = data_.targets.names;
   summary.texts = std::ssize(data_.training);
 }
 
@@ -273,6 +203,9 @@ const Kind& ClassifierTask::kind() {
             "text TAB label on every line; add --patience 3 to stop early"},
            {"multihead train classifier --init bert --data pairs.jsonl --out model --freeze true --lr 1e-3",
             "train only the head; {\"text\": …, \"text_pair\": …, \"label\": …} on every line"},
+           {"multihead train classifier --init all-MiniLM-L6-v2 --data train.tsv --out model --head-only "
+            "true",
+            "logistic regression on the vectors of an embedder: minutes, and the best with few texts"},
            {"multihead train classifier --data train.tsv --out model --resume",
             "continue an interrupted run"},
            {"multihead classify model --data texts.txt", "use it"}},
@@ -286,13 +219,24 @@ const Kind& ClassifierTask::kind() {
   return kind;
 }
 
-ClassifierSummary train_classifier(const ClassifierRun& run) { return train_task<ClassifierTask>(run); }
+ClassifierSummary ClassifierTask::train(const ClassifierRun& run) { return train_classifier(run); }
+
+ClassifierSummary train_classifier(const ClassifierRun& run) {
+  return run.settings.head_only ? train_head(run) : train_task<ClassifierTask>(run);
+}
 
 Json to_json(const LabelScore& score) {
-  return Json::object({{"loss", number_or_null(score.loss())},
-                       {"accuracy", number_or_null(score.accuracy)},
-                       {"macro_f1", number_or_null(score.macro_f1)},
-                       {"texts", score.texts}});
+  Json json = Json::object({{"loss", number_or_null(score.loss())}});
+  if (score.problem == ProblemType::regression) {
+    json["pearson"] = number_or_null(score.pearson);
+    json["spearman"] = number_or_null(score.spearman);
+  } else {
+    json["accuracy"] = number_or_null(score.accuracy);
+    if (score.problem == ProblemType::multi_label) json["micro_f1"] = number_or_null(score.micro_f1);
+    json["macro_f1"] = number_or_null(score.macro_f1);
+  }
+  json["texts"] = score.texts;
+  return json;
 }
 
 Json ClassifierSummary::counts() const {

@@ -1,11 +1,13 @@
 // A complete classifier run: an encoder of a folder, a head for labelled texts.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "multihead/text/corpus/labelled.h"
+#include "multihead/train/data/targets.h"
 #include "multihead/train/tasks/encoder_parts.h"
 #include "multihead/train/tasks/model_task.h"
 
@@ -14,30 +16,33 @@ namespace multihead::train {
 /// Labelled texts as tokens.
 struct ClassifierData {
   text::Tokenizer tokenizer;
-  std::vector<std::string> labels;
+  Targets targets;
   Encodings training = {}, validation = {};
-  std::vector<int64_t> training_labels = {}, validation_labels = {};
-  uint64_t checksum = 0;                               ///< of the training texts
-  std::vector<std::string> notes = {}, warnings = {};  ///< counts of labels, what looks like a mistake
+  uint64_t checksum = 0;  ///< of the training texts
 };
-/// `known`: the labels of the encoder's own head; used if they are all there are in the texts. Throws
-/// FormatError (a single label, numbers as labels, a validation text whose label no training text has).
+/// Throws what read_targets() throws; FormatError (pairs of texts on one side only).
 ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
                                        const text::LabelledTexts& validation,
                                        const text::Tokenizer& tokenizer, const ClassifierSettings& settings);
 
-/// How well labels are predicted.
+/// How well labels or numbers are predicted.
 struct LabelScore {
-  double nats = 0;
+  models::ProblemType problem = models::ProblemType::single_label;
+  double nats = 0;  ///< the losses' sum; of numbers squared errors
   int64_t texts = 0;
-  double accuracy = 0;
-  double macro_f1 = 0;  ///< mean over the labels that occur, in the texts or in the guesses
+  double accuracy = 0;  ///< of several labels, the share of texts all of whose labels are right
+  double macro_f1 =
+      0;  ///< mean over the labels that occur, in the texts or in the guesses; of several, over all
+  double micro_f1 = 0;                                                            ///< of several labels
+  double pearson = std::numeric_limits<double>::quiet_NaN(), spearman = pearson;  ///< of numbers
   double loss() const { return nats / static_cast<double>(texts); }
 };
 Json to_json(const LabelScore& score);
 /// The score without its nats; `guesses`: the label that each text is taken for.
 LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<int64_t>& labels,
                         int64_t num_labels);
+/// The same from logits; only of numbers with its nats.
+LabelScore score_logits(const Tensor& logits, const Tensor& targets, models::ProblemType problem);
 
 struct ClassifierSummary : ScoredSummary<LabelScore> {
   std::vector<std::string> labels;
@@ -45,7 +50,7 @@ struct ClassifierSummary : ScoredSummary<LabelScore> {
   Json counts() const;
 };
 
-/// The training task of a classifier: cross-entropy of the labels. Weights are saved in Hugging Face layout.
+/// The training task of a classifier: head_loss() of the labels. Weights are saved in Hugging Face layout.
 class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, LabelScore> {
  public:
   using Data = ClassifierData;
@@ -61,6 +66,8 @@ class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, Lab
   }
   static ClassifierTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
+  /// The run, whatever trains it.
+  static ClassifierSummary train(const RunOf<ClassifierSettings>& run);
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
   std::optional<LabelScore> score(int64_t most, const Sharing& sharing = {}) const override;
@@ -77,7 +84,7 @@ class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, Lab
 
 /// `data` and `valid` are files of labelled texts (text/corpus/labelled.h).
 using ClassifierRun = RunOf<ClassifierSettings>;
-/// See train_task().
+/// See train_task(), train_head().
 ClassifierSummary train_classifier(const ClassifierRun& run);
 
 }  // namespace multihead::train

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "multihead/embed/text_classifier.h"
+#include "multihead/io/checkpoint.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
@@ -139,7 +142,8 @@ TEST_F(ClassifierRunTest, NumbersAreNoNamesUnlessTheyAreSaidToBe) {
   write("train.tsv", "a\t1.5\nb\t2.5\n");
   ClassifierRun r = run("a");
   r.valid = "", r.settings.steps = 1;
-  expect_error<FormatError>([&] { train_classifier(r); }, "give --labels-as-names true");
+  expect_error<FormatError>([&] { train_classifier(r); },
+                            "give --regression true to predict the numbers, --labels-as-names true if");
   r.settings.labels_as_names = true;
   EXPECT_THAT(train_classifier(r).labels, ElementsAre("1.5", "2.5"));
 }
@@ -181,6 +185,163 @@ TEST_F(ClassifierRunTest, BadInputIsNamedAndLeavesNothing) {
   r = run("bad"), r.tokenizer = path("bert");
   expect_error<ValueError>([&] { train_classifier(r); }, "train classifier: it takes the tokenizer of init");
   EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
+}
+
+TEST_F(ClassifierRunTest, AHeadAloneIsFittedToTheFoldersOwnVectors) {
+  ClassifierRun r = run("head");
+  r.settings = {};
+  start_from(r.settings, r.init);
+  r.settings.head_only = true, r.settings.head_c = 10;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_EQ(summary.ending, Ending::finished);
+  EXPECT_EQ(summary.parameters, 3 * 20 + 3);
+  EXPECT_GT(summary.validation->accuracy, 0.8);
+  EXPECT_NEAR(summary.progress.first_loss, std::log(3), 1e-6);
+  ASSERT_TRUE(embed::has_linear_head(path("head")));
+  const auto classifier = embed::TextClassifier::load(path("head"));
+  EXPECT_EQ(classifier.label(2), "mid");
+  const text::LabelledTexts valid = text::read_labelled(root_ / "valid.tsv");
+  const Tensor logits = classifier.logits(valid.texts);
+  int64_t right = 0;
+  for (int64_t i = 0; i < logits.size(0); ++i) {
+    const float* row = logits.data<float>() + i * 3;
+    right += classifier.label(std::max_element(row, row + 3) - row) == valid.labels[static_cast<size_t>(i)];
+  }
+  EXPECT_EQ(static_cast<double>(right) / 60, summary.validation->accuracy);
+  // The vectors are those of the encoder as it was, and so are its weights.
+  const auto with = embed::SentenceEncoder::load(path("head"), std::nullopt);
+  EXPECT_EQ(with.encode(valid.texts).to_vector<float>(), logits.to_vector<float>());
+  auto before = with;
+  before.drop_head();
+  EXPECT_EQ(before.encode(valid.texts).to_vector<float>(),
+            embed::SentenceEncoder::load(r.init, std::nullopt).encode(valid.texts).to_vector<float>());
+  expect_error<ValueError>([&] { classifier.logits(std::vector<embed::TextPair>{{"a", "b"}}); }, "not pairs");
+  // The same again, from a head of its own, and over itself.
+  r.init = path("head"), r.folder = path("again");
+  train_classifier(r);
+  EXPECT_TRUE(bytes("again/2_Dense/model.safetensors") == bytes("head/2_Dense/model.safetensors"));
+  r.overwrite = true;
+  EXPECT_EQ(train_classifier(r).validation->accuracy, summary.validation->accuracy);
+}
+
+TEST_F(ClassifierRunTest, AHeadAloneOfSeveralLabelsOrNumbers) {
+  std::string several, numbers;
+  for (uint64_t i = 0; i < 60; ++i) {
+    several += sentence(i, i % 2 * 5) + "\t" + (i % 2 == 0 ? "a, b" : "b") + "\n";
+    numbers += sentence(i, i % 3 * 5) + "\t" + std::to_string(i % 3 * 100) + ".5\n";
+  }
+  write("several.tsv", several), write("numbers.tsv", numbers);
+  ClassifierRun r = run("several");
+  r.settings = {};
+  start_from(r.settings, r.init);
+  r.data = r.valid = path("several.tsv"), r.settings.head_only = true, r.settings.multi_label = true;
+  ClassifierSummary summary = train_classifier(r);
+  EXPECT_GT(summary.validation->micro_f1, 0.95);
+  auto classifier = embed::TextClassifier::load(path("several"));
+  EXPECT_EQ(classifier.problem_type(), models::ProblemType::multi_label);
+  EXPECT_EQ(classifier.label(1), "b");
+  r.folder = path("numbers"), r.data = r.valid = path("numbers.tsv");
+  r.settings.multi_label = false, r.settings.regression = true;
+  summary = train_classifier(r);
+  EXPECT_GT(summary.validation->pearson, 0.7);
+  EXPECT_LT(summary.validation->loss(), 0.3 * summary.progress.first_loss);
+  classifier = embed::TextClassifier::load(path("numbers"));
+  EXPECT_EQ(classifier.num_labels(), 1);
+  const Tensor logits = classifier.logits(text::read_labelled(root_ / "numbers.tsv").texts);
+  EXPECT_EQ(classifier.scores(logits).to_vector<float>(), logits.to_vector<float>());
+}
+
+TEST_F(ClassifierRunTest, AHeadAloneRefusesWhatItDoesNotUse) {
+  ClassifierRun r = run("bad");
+  r.settings.head_only = true;
+  r.given = {"data", "head_only", "steps"};
+  expect_error<ValueError>([&] { train_classifier(r); }, "--steps has no effect with --head-only");
+  r.given = {}, write("pairs.tsv", "a\tb\tx\nb\ta\ty\n");
+  r.data = path("pairs.tsv"), r.valid = "";
+  expect_error<ValueError>([&] { train_classifier(r); }, "single texts, not pairs");
+  r = run("bad"), r.settings.head_c = 1;
+  expect_error<ValueError>([&] { train_classifier(r); }, "--head-c has an effect only with --head-only");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "bad"));
+  r = run("bad"), r.settings.head_only = true, r.should_stop = [] { return true; };
+  EXPECT_EQ(train_classifier(r).ending, Ending::interrupted);
+  EXPECT_FALSE(std::filesystem::exists(root_ / "bad/config.json"));
+  r.should_stop = {}, r.resume = true;  // begins again
+  EXPECT_EQ(train_classifier(r).ending, Ending::finished);
+  r = run("steps"), r.settings.steps = 1;
+  train_classifier(r);
+  r.settings.head_only = true, r.resume = true;
+  expect_error<ValueError>([&] { train_classifier(r); }, "checkpoints of a run without --head-only");
+}
+
+TEST_F(ClassifierRunTest, SeveralLabelsHaveALogitEach) {
+  std::string rows;
+  for (uint64_t i = 0; i < 60; ++i) {
+    const std::string text = sentence(i, i % 3 * 5);
+    rows += "{\"text\": \"" + text +
+            "\", \"labels\": " + std::vector<std::string>{"[]", "[\"a\"]", "[\"a\", \"b\"]"}[i % 3] + "}\n";
+  }
+  write("several.jsonl", rows);
+  ClassifierRun r = run("a");
+  r.data = r.valid = path("several.jsonl");
+  expect_error<FormatError>([&] { train_classifier(r); }, "line 1 of the training data has a list of labels");
+  r.settings.multi_label = true;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_THAT(summary.labels, ElementsAre("a", "b"));
+  EXPECT_GT(summary.validation->micro_f1, 0.8);
+  EXPECT_GT(summary.validation->accuracy, 0.6);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
+  EXPECT_NE(bytes("a/metrics.jsonl").find("\"eval/micro_f1\":"), std::string::npos);
+  const auto classifier = embed::TextClassifier::load(path("a"));
+  EXPECT_EQ(classifier.problem_type(), models::ProblemType::multi_label);
+  // Its head goes on with several labels, not with one of them.
+  r.init = path("a"), r.folder = path("b"), r.settings.steps = 1, r.settings.lr = 1e-30;
+  start_from(r.settings, r.init);
+  r.settings.steps = 1, r.settings.lr = 1e-30, r.settings.multi_label = true;
+  EXPECT_NEAR(train_classifier(r).progress.first_loss, summary.validation->loss(), 1e-6);
+  write("one.tsv", "cat\ta\ndog\tb\n");
+  r.data = path("one.tsv"), r.valid = "", r.folder = path("c"), r.settings.multi_label = false;
+  r.settings.freeze = true;
+  EXPECT_EQ(train_classifier(r).parameters, 2 * 20 + 2);
+}
+
+TEST_F(ClassifierRunTest, NumbersAreLearnedByTheirSquaredErrors) {
+  std::string rows;
+  for (uint64_t i = 0; i < 60; ++i) rows += sentence(i, i % 3 * 5) + "\t" + std::to_string(i % 3) + ".25\n";
+  write("numbers.tsv", rows);
+  ClassifierRun r = run("a");
+  r.data = r.valid = path("numbers.tsv"), r.settings.regression = true;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_THAT(summary.labels, ElementsAre("LABEL_0"));
+  EXPECT_LT(summary.validation->loss(), 0.2);
+  EXPECT_GT(summary.validation->pearson, 0.8);
+  EXPECT_EQ(io::load_json(path("a/config.json")).at("problem_type").as_string(), "regression");
+  write("numbers.tsv", "cat\t1\ndog\tlarge\n");
+  r.folder = path("b");
+  expect_error<FormatError>([&] { train_classifier(r); },
+                            "line 2 of the training data: with --regression a label must be a number");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "b"));
+}
+
+TEST_F(ClassifierRunTest, RunsFromBeforeThereWereNumbersGoOn) {
+  ClassifierRun r = run("a");
+  r.settings.steps = 4;
+  int64_t asked = 0;
+  r.should_stop = [&] { return ++asked > 2; };
+  ASSERT_EQ(train_classifier(r).ending, Ending::interrupted);
+  const io::CheckpointInfo last = io::list_checkpoints(path("a")).back();
+  io::CheckpointContents contents = io::load_checkpoint(last.path);
+  std::string& state = contents.files.at("trainer_state.json");
+  Json json = Json::parse(state);
+  for (const char* name : {"regression", "multi_label"}) {
+    EXPECT_TRUE(json["identity"].contains(name));
+    json["identity"].erase(name);
+  }
+  state = json.dump(2) + "\n";
+  std::filesystem::remove_all(last.path);
+  io::save_checkpoint(path("a"), last.step, contents,
+                      io::load_json(path("a/train_config.json")).at("run").as_string());
+  r.should_stop = {}, r.resume = true;
+  EXPECT_EQ(train_classifier(r).ending, Ending::finished);
 }
 
 TEST(ScoreLabels, FIsTheMeanOverLabelsThatOccur) {

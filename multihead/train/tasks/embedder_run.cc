@@ -9,7 +9,6 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
-#include "multihead/io/directory.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
@@ -179,40 +178,7 @@ std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& s
 }
 
 void EmbedderTask::save(io::CheckpointContents& contents) {
-  save_encoder_files(model_.encoder(), model_.tokenizer(), init_, length_of(settings_), contents);
-  contents.files.merge(model_.module_files().at("").files);
-  std::string& limits = contents.files.at("sentence_bert_config.json");
-  Json json = Json::parse(limits);
-  json["max_seq_length"] = length_of(settings_);
-  limits = json.dump(2) + "\n";
-}
-
-// Modules of sentence-transformers that have folders of their own; training does not change them.
-void EmbedderTask::write_modules(const RunFolder& folder) const {
-  for (const auto& [name, contents] : model_.module_files()) {
-    if (name.empty()) continue;
-    const io::CheckpointContents& files = contents;
-    io::write_directory_atomically(
-        io::join(folder.path(), name),
-        [&](io::DirectoryWriter& writer) { io::write_contents(writer, files); }, folder.run());
-  }
-}
-
-// Deletes the module folders of the run being replaced. Refuses foreign ones before anything is written.
-void EmbedderTask::remove_modules(const RunFolder& folder) const {
-  std::vector<std::string> paths, foreign;
-  for (const auto& [name, contents] : model_.module_files()) {
-    const std::string path = io::join(folder.path(), name);
-    if (name.empty() || node_at(path) == Node::absent) continue;
-    const std::string reason = io::foreign_directory(path, folder.run());
-    if (reason.empty()) {
-      paths.push_back(path);
-    } else {
-      foreign.push_back(concat(quote(name), " ", reason));
-    }
-  }
-  io::refuse_foreign("train", folder.path(), foreign);
-  for (const std::string& path : paths) io::remove_directory_atomically(path, folder.run());
+  save_sentence_files(model_, init_, length_of(settings_), contents);
 }
 
 // The micro-batches of a shard as one batch, whose texts are computed as many at a time as one of them has:

@@ -78,8 +78,8 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   int64_t targets(int64_t index) const override;
   std::optional<RetrievalScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
-  void remove_modules(const RunFolder& folder) const;
-  void write_modules(const RunFolder& folder) const;
+  void remove_modules(const RunFolder& folder) const { remove_module_folders(model_, folder); }
+  void write_modules(const RunFolder& folder) const { write_module_folders(model_, folder); }
   std::vector<std::string> warnings() const;
   void describe(EmbedderSummary& summary) const { summary.pairs = std::ssize(data_.training.queries); }
 

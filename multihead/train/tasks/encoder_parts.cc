@@ -106,4 +106,40 @@ void save_encoder_files(models::Encoder& model, const text::Tokenizer& tokenizer
   config = json.dump(2) + "\n";
 }
 
+void save_sentence_files(embed::SentenceEncoder& encoder, const std::string& init, int64_t length,
+                         io::CheckpointContents& contents) {
+  save_encoder_files(encoder.encoder(), encoder.tokenizer(), init, length, contents);
+  contents.files.merge(encoder.module_files().at("").files);
+  std::string& limits = contents.files.at("sentence_bert_config.json");
+  Json json = Json::parse(limits);
+  json["max_seq_length"] = length;
+  limits = json.dump(2) + "\n";
+}
+
+void write_module_folders(const embed::SentenceEncoder& encoder, const RunFolder& folder) {
+  for (const auto& [name, contents] : encoder.module_files()) {
+    if (name.empty()) continue;
+    const io::CheckpointContents& files = contents;
+    io::write_directory_atomically(
+        io::join(folder.path(), name),
+        [&](io::DirectoryWriter& writer) { io::write_contents(writer, files); }, folder.run());
+  }
+}
+
+void remove_module_folders(const embed::SentenceEncoder& encoder, const RunFolder& folder) {
+  std::vector<std::string> paths, foreign;
+  for (const auto& [name, contents] : encoder.module_files()) {
+    const std::string path = io::join(folder.path(), name);
+    if (name.empty() || node_at(path) == Node::absent) continue;
+    const std::string reason = io::foreign_directory(path, folder.run());
+    if (reason.empty()) {
+      paths.push_back(path);
+    } else {
+      foreign.push_back(concat(quote(name), " ", reason));
+    }
+  }
+  io::refuse_foreign("train", folder.path(), foreign);
+  for (const std::string& path : paths) io::remove_directory_atomically(path, folder.run());
+}
+
 }  // namespace multihead::train

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "multihead/embed/sentence_encoder.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/models/encoder.h"
 #include "multihead/text/tokenizer/tokenizer.h"
+#include "multihead/train/run_folder.h"
 #include "multihead/train/tasks/encoder_settings.h"
 
 namespace multihead::train {
@@ -35,5 +37,13 @@ void freeze_all_but(models::Encoder& model, const std::vector<std::string>& name
 /// model_max_length, the tokens that were read of a text; 0: as it is.
 void save_encoder_files(models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& init,
                         int64_t length, io::CheckpointContents& contents);
+
+/// The same of a folder of sentence-transformers, besides the modules that have folders of their own, …
+void save_sentence_files(embed::SentenceEncoder& encoder, const std::string& init, int64_t length,
+                         io::CheckpointContents& contents);
+/// … which these write, and delete of the run being replaced. The latter refuses foreign ones before anything is
+/// written.
+void write_module_folders(const embed::SentenceEncoder& encoder, const RunFolder& folder);
+void remove_module_folders(const embed::SentenceEncoder& encoder, const RunFolder& folder);
 
 }  // namespace multihead::train

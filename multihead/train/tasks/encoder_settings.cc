@@ -1,6 +1,7 @@
 #include "multihead/train/tasks/encoder_settings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 #include "multihead/core/error.h"
@@ -48,6 +49,16 @@ std::vector<Field> fields(ClassifierSettings& s) {
   std::vector<Field> list;
   add_encoder_fields(list, s);
   list.push_back({"freeze", "train only the new head", &s.freeze});
+  list.push_back({"head-only",
+                  "fit a linear head to the folder's own vectors, to convergence, in place of steps",
+                  &s.head_only, 0, true});
+  list.push_back(
+      {"head-c",
+       "head-only: C of the logistic (ridge) regression, as in scikit-learn (0: the best of six in "
+       "five-fold cross-validation)",
+       &s.head_c, 0, true});
+  list.push_back({"regression", "labels are numbers", &s.regression});
+  list.push_back({"multi-label", "a text may have several labels: a,b or a JSON list", &s.multi_label});
   list.push_back({"labels-as-names", "labels such as 1.5 are names of classes", &s.labels_as_names, 0, true});
   list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
   add_training_fields(list, s);
@@ -55,9 +66,26 @@ std::vector<Field> fields(ClassifierSettings& s) {
   return list;
 }
 
+models::ProblemType problem_of(const ClassifierSettings& settings) {
+  using enum models::ProblemType;
+  return settings.regression ? regression : settings.multi_label ? multi_label : single_label;
+}
+
 void check(const ClassifierSettings& settings) {
   ClassifierSettings s = settings;
   check_encoder(s, fields(s));
+  MH_CHECK(!s.regression || !s.multi_label, ValueError,
+           "train: give --regression or --multi-label, not both");
+  MH_CHECK(problem_of(s) == models::ProblemType::single_label || s.label_smoothing == 0, ValueError,
+           "train: --label-smoothing is for texts with one label each, got ", s.label_smoothing);
+  MH_CHECK(!s.regression || !s.labels_as_names, ValueError,
+           "train: give --regression or --labels-as-names, not both");
+  MH_CHECK(s.head_c >= 0 && std::isfinite(s.head_c), ValueError,
+           "train: --head-c must be positive and finite, or 0 to be chosen, got ", s.head_c);
+  MH_CHECK(s.head_only || s.head_c == 0, ValueError, "train: --head-c has an effect only with --head-only");
+  MH_CHECK(!s.head_only || !s.freeze, ValueError, "train: give --head-only or --freeze, not both");
+  MH_CHECK(!s.head_only || s.lora.rank == 0, ValueError,
+           "train: --head-only trains no adapters (--lora-rank)");
 }
 
 std::vector<std::string> masked_lm_presets() { return {"tiny", "small", "base"}; }

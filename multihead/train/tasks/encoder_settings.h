@@ -20,11 +20,16 @@ struct EncoderSettings : TrainingSettings {
 
 struct ClassifierSettings : EncoderSettings {
   bool freeze = false;           ///< trains only what the folder of the encoder does not hold
+  bool regression = false;       ///< labels are numbers
+  bool multi_label = false;      ///< a text has any number of labels
+  bool head_only = false;        ///< linear regression on the folder's own vectors, see train_head()
+  double head_c = 0;             ///< of head_only, see LinearHeadOptions::c; 0: by cross-validation
   bool labels_as_names = false;  ///< labels that are numbers with a fraction are names
   int64_t eval_texts = 0;  ///< validation texts per evaluation, evenly spread; 0: all. The last takes all
 };
 
 std::vector<Field> fields(ClassifierSettings& settings);
+models::ProblemType problem_of(const ClassifierSettings& settings);
 /// Throws ValueError naming the first invalid setting.
 void check(const ClassifierSettings& settings);
 

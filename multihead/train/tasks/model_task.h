@@ -256,7 +256,13 @@ class TaskRun final : public AnyRun {
       run_.settings.positions = run_.settings.model.context;
   }
   void check_settings() const override { check(run_.settings); }
-  Json train() const override { return to_json(train_task<T>(run_)); }
+  Json train() const override {
+    if constexpr (requires { T::train(run_); }) {
+      return to_json(T::train(run_));
+    } else {
+      return to_json(train_task<T>(run_));
+    }
+  }
 
  private:
   typename T::Run run_;

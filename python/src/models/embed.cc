@@ -149,6 +149,13 @@ std::function<void(int64_t, int64_t)> reporter(nb::object progress) {
   };
 }
 
+// A classifier of texts may have its labels without its encoder.
+int64_t label_count(const embed::TextClassifier& classifier) { return classifier.num_labels(); }
+template <class Classifier>
+int64_t label_count(const Classifier& classifier) {
+  return classifier.encoder().config().num_labels;
+}
+
 // What every classifier has.
 template <class Classifier>
 void bind_classifier(nb::class_<Classifier>& c) {
@@ -161,8 +168,7 @@ void bind_classifier(nb::class_<Classifier>& c) {
       "folder"_a, "weights"_a = "f32", "weights: 'f32' or what pack_weights() takes.");
   c.def_prop_ro("labels", [](const Classifier& classifier) {
     std::vector<std::string> labels;
-    for (int64_t i = 0; i < classifier.encoder().config().num_labels; ++i)
-      labels.push_back(classifier.label(i));
+    for (int64_t i = 0; i < label_count(classifier); ++i) labels.push_back(classifier.label(i));
     return labels;
   });
   c.def_prop_ro("encoder", &Classifier::encoder, nb::rv_policy::reference_internal);

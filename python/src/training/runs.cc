@@ -4,14 +4,17 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/distributed/world.h"
 #include "multihead/train/doctor/doctor.h"
 #include "multihead/train/evaluate.h"
+#include "multihead/train/linear_head.h"
 #include "multihead/train/tasks/kind.h"
 #include "python/src/bindings.h"
 #include "python/src/interrupt.h"
 #include "python/src/modules.h"
 #include "python/src/path.h"
+#include "python/src/tensor/convert.h"
 
 namespace multihead::python {
 namespace {
@@ -108,6 +111,7 @@ nb::object train_kind(const std::string& kind, const Path& data, const Path& fol
   request.resume = resume;
   request.extends = resume && (settings.contains("steps") || settings.contains("epochs"));
   request.overwrite = overwrite;
+  for (const auto& [name, value] : settings) request.given.push_back(nb::cast<std::string>(name));
   if (!request.init.empty()) run->start_from_init();
   assign_settings(kind, run->settings(), settings);
   const std::shared_ptr<distributed::Group> group = unlocked([] { return distributed::world(); });
@@ -186,6 +190,36 @@ void bind_checks(nb::module_& m) {
             "Checks an Encoder: finiteness, context, batch independence, threads.");
 }
 
+void bind_linear_head(nb::module_& m) {
+  m.def(
+      "fit_linear_head",
+      [](nb::handle vectors, nb::handle targets, int64_t labels, const std::string& problem, double c,
+         int64_t seed) {
+        const Tensor x = to_tensor(vectors, {"fit_linear_head", "vectors"}),
+                     y = to_tensor(targets, {"fit_linear_head", "targets"});
+        const auto type = value_of<models::ProblemType>(problem);
+        MH_CHECK(type.has_value(), ValueError, "fit_linear_head: problem must be one of ",
+                 train::joined(word_list<models::ProblemType>()), ", got ", quote(problem));
+        Interrupt interrupt;
+        const auto should_stop = [&] { return interrupt.came(); };
+        const train::LinearHead head = unlocked([&] {
+          if (c == 0) c = train::choose_c(x, y, labels, *type, seed, should_stop).c;
+          return train::fit_linear_head(x, y, labels, *type, {.c = c, .should_stop = should_stop});
+        });
+        interrupt.raise_if_any();
+        nb::dict result;
+        result["weight"] = head.weight, result["bias"] = head.bias, result["c"] = c;
+        result["loss"] = head.loss, result["steps"] = head.steps, result["converged"] = head.converged;
+        return result;
+      },
+      "vectors"_a, "targets"_a, "labels"_a, nb::kw_only(), "problem"_a = "single_label", "c"_a = 0.0,
+      "seed"_a = 0,
+      "Logistic or ridge regression of vectors [n, dim], to convergence: a dict with weight [labels, dim], "
+      "bias [labels],\nc, loss, steps and converged. targets: a label [n] (problem 'single_label'), 0 and 1 "
+      "[n, labels] ('multi_label')\nor numbers [n, labels] ('regression'). c as in scikit-learn's "
+      "LogisticRegression; 0: the best of .01, .1, 1, 10,\n100 and 1000 in five-fold cross-validation.");
+}
+
 }  // namespace
 
 void bind_runs(nb::module_& m) {
@@ -197,6 +231,7 @@ void bind_runs(nb::module_& m) {
         return from_json(train::to_json(new_run(kind, preset)->settings()));
       },
       "kind"_a, "preset"_a);
+  bind_linear_head(m);
   bind_checks(m);
 }
 
