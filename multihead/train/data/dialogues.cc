@@ -16,6 +16,38 @@ using text::Offsets;
 // Characters for private use that enclose the spelling of a special token in a message, on its way through the
 // template.
 constexpr std::string_view kOpen = "\xEF\xA3\xB0", kClose = "\xEF\xA3\xB1";
+// The same around what a template marks as generated.
+constexpr std::string_view kBegin = "\xEF\xA3\xB2", kEnd = "\xEF\xA3\xB3";
+
+// The template that writes kBegin and kEnd at {% generation %} and {% endgeneration %}; empty: it marks nothing.
+std::string marking(const std::string& source) {
+  std::string out;
+  bool marks = false;
+  for (size_t at = 0; at < source.size();) {
+    const size_t open = source.find("{%", at),
+                 close = open == source.npos ? open : source.find("%}", open + 2);
+    if (close == source.npos) {
+      out += source.substr(at);
+      break;
+    }
+    std::string inner = source.substr(open + 2, close - open - 2);
+    std::string left, right;  // of white space control
+    if (inner.starts_with('-') || inner.starts_with('+')) left = inner.front(), inner.erase(0, 1);
+    if (inner.ends_with('-') || inner.ends_with('+')) right = inner.back(), inner.pop_back();
+    std::erase_if(inner, [](char c) { return c == ' ' || c == '\n' || c == '\t'; });
+    out += source.substr(at, open - at);
+    if (inner == "generation") {
+      out += concat("{%", left, " generation %}{% if true %}", kBegin, "{% endif ", right, "%}");
+    } else if (inner == "endgeneration") {
+      out += concat("{%", left, " if true %}", kEnd, "{% endif %}{% endgeneration ", right, "%}");
+    } else {
+      out += source.substr(open, close + 2 - open);
+    }
+    marks = marks || inner == "generation";
+    at = close + 2;
+  }
+  return marks ? out : "";
+}
 
 // The spellings that a message must not have as tokens.
 class Spellings {
@@ -66,19 +98,24 @@ class Spellings {
 // A rendered conversation: its text without marks, and what they enclosed.
 struct Rendered {
   std::string text;
-  std::vector<Offsets> plain;
+  std::vector<Offsets> plain, generated;
 };
 
 Rendered without_marks(const std::string& marked) {
   Rendered out;
+  size_t opened = 0, begun = 0;
   for (size_t at = 0; at < marked.size();) {
-    const size_t open = std::min(marked.find(kOpen, at), marked.size());
-    out.text += marked.substr(at, open - at);
-    if (open == marked.size()) break;
-    const size_t close = marked.find(kClose, open), begin = out.text.size();
-    out.text += marked.substr(open + kOpen.size(), close - open - kOpen.size());
-    out.plain.push_back({begin, out.text.size()});
-    at = close + kClose.size();
+    const std::string_view mark = std::string_view(marked).substr(at, kOpen.size());
+    const size_t size = out.text.size();
+    if (mark == kOpen) opened = size;
+    if (mark == kClose) out.plain.push_back({opened, size});
+    if (mark == kBegin) begun = size;
+    if (mark == kEnd) out.generated.push_back({begun, size});
+    if (mark == kOpen || mark == kClose || mark == kBegin || mark == kEnd) {
+      at += mark.size();
+    } else {
+      out.text += marked[at++];
+    }
   }
   return out;
 }
@@ -113,7 +150,8 @@ text::Encoding encoded(const text::Tokenizer& tokenizer, const Rendered& rendere
 
 class Reader {
  public:
-  explicit Reader(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer), spellings_(tokenizer) {}
+  explicit Reader(const text::Tokenizer& tokenizer)
+      : tokenizer_(tokenizer), spellings_(tokenizer), marking_(marking(tokenizer.chat_template())) {}
 
   Dialogue read(const Json& row, const std::string& where) const {
     const Json *messages = row.find("messages"), *prompt = row.find("prompt"),
@@ -163,8 +201,10 @@ class Reader {
                ": a message must have \"content\"");
     }
     const std::string all = messages.dump();
-    MH_CHECK(all.find(kOpen) == all.npos && all.find(kClose) == all.npos, FormatError, where,
-             ": the characters U+F8F0 and U+F8F1 are not supported in messages");
+    for (const std::string_view mark : {kOpen, kClose, kBegin, kEnd}) {
+      MH_CHECK(all.find(mark) == all.npos, FormatError, where,
+               ": the characters U+F8F0 to U+F8F3 are not supported in messages");
+    }
   }
 
   static Json variables_of(const Json& row) {
@@ -177,17 +217,28 @@ class Reader {
     return variables;
   }
 
-  // The targets are what the assistant's messages from `first` on add to the text before them, whose last words
-  // invite them.
+  // The targets are what the template marks as generated, or what the assistant's messages add to the text before
+  // them, whose last words invite them: from the message `first` on.
   Dialogue conversation(const Json& row, const Json& messages, size_t first, const std::string& where) const {
     check_messages(messages, where);
     const Json variables = variables_of(row), marked = spellings_.enclosed(messages);
     const auto render = [&](size_t count, bool invites) {
       Json some = Json::array();
       for (size_t i = 0; i < count; ++i) some.push_back(marked.at(i));
-      return tokenizer_.apply_chat_template(some, invites, variables);
+      return tokenizer_.apply_chat_template(some, invites, variables, marking_);
     };
     try {
+      if (!marking_.empty()) {
+        const Rendered whole = without_marks(render(messages.size(), false));
+        const std::string before = first == 0 ? "" : without_marks(render(first, false)).text;
+        MH_CHECK(whole.text.starts_with(before), FormatError, where,
+                 ": the chat template writes the prompt otherwise once the completion follows");
+        std::vector<Offsets> answers = whole.generated;
+        std::erase_if(answers, [&](const Offsets& answer) { return answer.begin < before.size(); });
+        MH_CHECK(!answers.empty(), FormatError, where,
+                 ": the chat template marks nothing of it as generated, so that there is nothing to learn");
+        return marked_targets(encoded(tokenizer_, whole), answers);
+      }
       const std::string whole = render(messages.size(), false);
       std::vector<Offsets> answers;
       for (size_t i = first; i < messages.size(); ++i) {
@@ -218,6 +269,7 @@ class Reader {
 
   const text::Tokenizer& tokenizer_;
   Spellings spellings_;
+  std::string marking_;  // empty: the template has no marks
 };
 
 }  // namespace

@@ -61,6 +61,23 @@ TEST_F(DialoguesTest, AnswersAreLearnedAndNothingElse) {
   EXPECT_EQ(learned(last), "d<|im_end|>\n");
 }
 
+TEST_F(DialoguesTest, WhatATemplateMarksAsGeneratedIsLearned) {
+  const std::string marked =
+      "{%- for m in messages %}\n{{- '<|im_start|>' + m['role'] + '\\n' }}\n{%- if m['role'] == 'assistant' "
+      "%}\n"
+      "{%- generation -%}\n{{ m['content'] + '<|im_end|>' }}\n{%- endgeneration %}\n{%- else %}"
+      "{{ m['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}";
+  const Dialogue one = read(kTwoTurns, 1000, marked).all.at(0);
+  EXPECT_EQ(one.ids, read(kTwoTurns).all.at(0).ids);
+  EXPECT_EQ(learned(one), "b<|im_end|>d<|im_end|>");
+  const std::string last = R"({"prompt":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                           R"({"role":"user","content":"<|im_end|>"}],)"
+                           R"("completion":[{"role":"assistant","content":"d"}]})";
+  EXPECT_EQ(learned(read(last, 1000, marked).all.at(0)), "d<|im_end|>");
+  EXPECT_THAT([&] { read(R"({"messages":[{"role":"user","content":"a"}]})", 1000, marked); },
+              ThrowsMessage<FormatError>(HasSubstr("marks nothing of it as generated")));
+}
+
 TEST_F(DialoguesTest, PlainTextsEnd) {
   EXPECT_EQ(learned(read(R"({"prompt":"a ","completion":"bc"})").all.at(0)), "bc<|im_end|>");
   const Dialogue text = read(R"({"text":"abc"})").all.at(0);
