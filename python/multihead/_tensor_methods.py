@@ -126,11 +126,11 @@ def _axes(axis: int | Sequence[int] | None) -> Any:
 
 
 def _reduced(name: str, x: Tensor, axis: int | Sequence[int] | None, keepdims: bool) -> Tensor:
-    if _axes(axis) == ():  # over no axis at all
-        return x.clone()
     if x.dtype in _WHOLE:
         array = _array(x)
         return _tensor(getattr(np, name)(array, axis=_axes(axis), keepdims=keepdims), x)
+    if _axes(axis) == ():  # over no axis at all
+        return x.clone()
     reduce = getattr(_core, name)
     return reduce(x, axis, keepdims)  # type: ignore[no-any-return]
 

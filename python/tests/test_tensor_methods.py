@@ -84,6 +84,7 @@ def test_reductions(axis, keepdims):
         assert found.shape == expected.shape
         if name in ("sum", "max", "min"):
             same(getattr(mh.tensor(i), name)(axis, keepdims), getattr(i, name)(axis=axis, keepdims=keepdims))
+            assert mh.tensor(i).to("int32").sum(axis).dtype == "int64"
             assert name != "sum" or hasattr(mh, name)
     if not isinstance(axis, tuple):
         same(x.argmax(axis, keepdims), X.argmax(axis, keepdims=keepdims))
