@@ -3,6 +3,7 @@
 import multihead as mh
 from common import allowed, plain_scores, qkv, repeated, scores, shared
 
+COMPOSED = True  # of ops that hold every score
 POSITIONS = 12
 
 

@@ -4,13 +4,15 @@
     examples/variants/run.py [NAME...] [--length 1024] [--json FILE]
 
 Prints the largest error of results and gradients in f64 and f32 over several lengths, full and causal, relative to the largest
-number; milliseconds of forward, and of forward and backward; and the memory held for the backward, beside eager PyTorch.
+number; milliseconds of forward, and of forward and backward; the memory held for the backward, beside eager PyTorch; and the
+most memory that forward and backward take beyond the inputs at LONG tokens.
 """
 
 import argparse
 import importlib
 import json
 import pathlib
+import subprocess
 import sys
 import time
 import types
@@ -21,6 +23,7 @@ import multihead as mh
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+LONG = 16384  # tokens, one head of 64 numbers
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("common", "run"))
 
 
@@ -123,6 +126,28 @@ def held_by_pytorch(module, arrays, causal):
     return sum(seen.values()) / 2**20
 
 
+def peak(module, length):
+    """MiB beyond inputs and their gradients of forward and backward, in a process that did nothing else."""
+    causal, s = modes(module)[0], sizes(length, 1, 1, 1, 64)
+    arrays = {n: x if x.dtype == bool else x.astype("f4") for n, x in module.inputs(np.random.default_rng(0), s).items()}
+    given = {n: mh.tensor(x, requires_grad=True) if x.dtype != bool else x for n, x in arrays.items()}
+    before = mh.memory_stats()["live_bytes"]
+    with mh.Tape() as tape:
+        results = as_tuple(module.variant(**given, causal=causal))
+        tape.backward(sum((mh.sum(y) for y in results), 0.0))
+        del results
+    gradients = sum(4 * x.size for x in arrays.values() if x.dtype != bool)
+    return (mh.memory_stats()["peak_bytes"] - before - gradients) / 2**20
+
+
+def peak_of(name):
+    """None for variants that hold every score: 1 GiB each."""
+    if hasattr(importlib.import_module(name), "COMPOSED"):
+        return None
+    found = subprocess.run([sys.executable, __file__, name, "--peak"], capture_output=True, text=True, check=True)
+    return float(found.stdout)
+
+
 def measured(module, length):
     """On one thread, [1, 8, length, 64] in f32."""
     causal, s = modes(module)[0], sizes(length, 1, 8, 8, 64)
@@ -149,27 +174,39 @@ def measured(module, length):
 def report(name, length):
     module = importlib.import_module(name)
     row = {"f64": errors(module, np.float64, (1, 37, 130)), "f32": errors(module, np.float32, (1, 37, 130))}
-    return {**row, **measured(module, length)}
+    return {**row, **measured(module, length), "long_mb": peak_of(name)}
+
+
+def text(number, width=6):
+    return f"{number:{width}.1f}" if number is not None else f"{'-':>{width}}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--json", help="write the figures to this file, which keeps those of other variants")
+    parser.add_argument("--peak", action="store_true", help="print only the memory at 16384 tokens")
     options = parser.parse_args()
     mh.set_num_threads(1)
-    print(f"{'':15} {'f64':>8} {'gradient':>8} {'f32':>8} {'gradient':>8} | {'ms':>6} {'+ back':>7} {'MiB':>6} | PyTorch")
+    if options.peak:
+        print(peak(importlib.import_module(options.names[0]), LONG))
+        return
+    print(f"{'':15} {'f64':>8} {'gradient':>8} {'f32':>8} {'gradient':>8} | {'ms':>6} {'+ back':>7} {'MiB':>6} {'long':>6} | PyTorch")
     rows = {}
+    path = pathlib.Path(options.json) if options.json else None
+    if path and path.exists():
+        rows = json.loads(path.read_text())["rows"]
     for name in options.names or NAMES:
-        row = rows[name] = report(name, options.length)
+        row = report(name, options.length)
+        rows[name] = {**rows.get(name, {}), **row}
         numbers = [f"{x:8.1e}" for x in row["f64"] + row["f32"]]
-        ours_text = f"{row['ours'][0]:6.1f} {row['ours'][1]:7.1f} {row['ours_mb']:6.1f}"
+        ours_text = f"{row['ours'][0]:6.1f} {row['ours'][1]:7.1f} {row['ours_mb']:6.1f} {text(row['long_mb'])}"
         other = f"{row['pytorch'][0]:6.1f} {row['pytorch'][1]:7.1f} {row['pytorch_mb']:6.1f}" if "pytorch" in row else "-"
         print(f"{name:15}", *numbers, "|", ours_text, "|", other, flush=True)
-    if options.json:
+    if path:
         about = {"length": options.length, "machine": f"{mh.cpu_name()}, {mh.isa()}."}
-        pathlib.Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({**about, "rows": dict(sorted(rows.items()))}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import multihead as mh
 from common import plain_scores, qkv, repeated, scores, shared
 
+COMPOSED = True  # of ops that hold every score
+
 FULL_ONLY = True
 inputs = qkv
 

@@ -3,6 +3,8 @@
 import multihead as mh
 from common import allowed, plain_scores, qkv, repeated, scores, shared
 
+COMPOSED = True  # of ops that hold every score
+
 
 def inputs(rng, s):
     return {**qkv(rng, s), "before": rng.normal(size=(s.H, s.H)), "after": rng.normal(size=(s.H, s.H))}
