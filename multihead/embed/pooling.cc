@@ -19,7 +19,7 @@ struct Span {
   int64_t count, dim;
 };
 
-// What a token counts in a sum, and what the sum is divided by.
+// The weight of a token in the sum; divisor_of() is what the sum is divided by.
 template <class T>
 T share_of(Pooling how, const Span& s, int64_t t) {
   return how == Pooling::weighted_mean ? static_cast<T>(s.first + t + 1) : T(1);

@@ -31,7 +31,7 @@ using detail::dense_functions;
 using detail::find_value;
 using detail::joined;
 
-// Of what sentence_bert_config.json may say besides the length, what would give other vectors.
+// Refuses the values of sentence_bert_config.json that would give other vectors.
 void check_transformer(const std::string& folder) {
   const Json json = detail::read_json(folder, "sentence_bert_config.json");
   for (const auto& [key, only] : {std::pair("transformer_task", "feature-extraction"),

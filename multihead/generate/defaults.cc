@@ -81,7 +81,7 @@ std::vector<int32_t> turn_ends(const text::Tokenizer& tokenizer) {
 
 namespace {
 
-// Of a model with this config.json.
+// The defaults that go with this config.json, and with generation_config.json if `from` holds one.
 Json given_defaults(const std::string& from, const Json& config) {
   std::string where;
   Json json = from.empty() ? Json::object() : models::generation_json(from, where);

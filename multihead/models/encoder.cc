@@ -217,7 +217,7 @@ Tensor places_of(const EncoderConfig& c, const TokenRows& rows) {
   return places;
 }
 
-// What token_dropout multiplies each token's embedding by, [N, 1].
+// The factor by which token_dropout scales each token's embedding, [N, 1].
 Tensor kept_shares(const EncoderConfig& c, const TokenRows& rows) {
   constexpr double kKeptInTraining = 1 - 0.15 * 0.8;
   const std::vector<int64_t> ends = rows.cu_seqlens.to_vector<int64_t>();

@@ -31,7 +31,7 @@ struct GenerationConfig {
 /// Throws FormatError naming file and key, also for unknown and unsupported keys.
 GenerationConfig generation_config_from_json(const Json& json, const std::string& where);
 
-/// What load_generation_config() reads, as JSON, and sets `where` to its file. Throws IoError, FormatError.
+/// The JSON that load_generation_config() reads; sets `where` to its file. Throws IoError, FormatError.
 Json generation_json(const std::string& folder, std::string& where);
 /// Throws IoError, FormatError.
 GenerationConfig load_generation_config(const std::string& folder);

@@ -12,8 +12,8 @@
 
 namespace multihead::nn {
 
-/// What a call knows besides x, and where it keeps what later tokens need. An option that the call has and the
-/// attention does not read is refused: it would pass over it in silence.
+/// The inputs of a call besides x, and the tensors kept for later tokens. Options of the call that the attention
+/// does not read are refused, lest they be ignored in silence.
 class OwnAttentionCall {
  public:
   /// Mask (causal, with the cached keys counted), dropout and terms of the scores, for attention().

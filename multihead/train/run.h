@@ -28,7 +28,7 @@ struct RunRequest {
   std::string data = {};       ///< training data
   std::string tokenizer = {};  ///< a tokenizer.json or its folder; empty: one is trained
   std::string valid = {};      ///< validation data, of kinds that take a file of it; empty: none
-  /// Of both, for kinds that take tables.
+  /// How both files are read, by kinds that take tables.
   text::TableFormat format = text::TableFormat::by_name;
   /// A model folder whose weights training starts from, and whose tokenizer it takes if `tokenizer` is empty.
   /// The settings describe its model, see start_from(). Empty: random weights.

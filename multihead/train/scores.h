@@ -10,10 +10,10 @@
 
 namespace multihead::train {
 
-/// Of one label, or a mean of several. What has no denominator counts as 0.
+/// The figures of one label, or a mean of several. A ratio without a denominator counts as 0.
 struct LabelFigures {
   double precision = 0, recall = 0, f1 = 0;
-  int64_t support = 0;  ///< what has the label
+  int64_t support = 0;  ///< how many examples have the label
 };
 
 struct LabelReport {

@@ -87,7 +87,7 @@ void set_fine_tuning(TrainingSettings& s) {
   s.final_ratio = 0, s.beta1 = 0.9, s.beta2 = 0.999, s.eps = 1e-8, s.weight_decay = 0.01, s.clip = 1;
 }
 
-// Of few examples, so many passes that there are some 150 steps; of many, three.
+// Few examples get as many passes as make some 150 steps, many get three passes.
 void choose_length(TrainingSettings& s, double steps) {
   constexpr double kLeastEpochs = 3, kMostEpochs = 20, kWantedSteps = 150;
   if (s.steps == 0 || s.epochs > 0) {

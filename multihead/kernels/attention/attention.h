@@ -189,7 +189,7 @@ struct RelativeTable {
   explicit operator bool() const { return data != nullptr; }
 };
 
-/// What a weight is divided by.
+/// The divisor of a row's weights.
 enum class Normalise {
   softmax,  ///< e^score, divided by the sum of the row's weights
   sum,      ///< the score itself, or what the function makes of it, divided by their sum

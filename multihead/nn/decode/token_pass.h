@@ -3,7 +3,7 @@
 // For one token of a small model checks, tensors, views and masks take longer than the arithmetic between two
 // products. The pass has none of them. It is not a second model: it reads the modules and the call that each
 // would be given, runs their sub-layers in their arrangement, calls the same kernels and so has the same bits.
-// What it declines goes through the modules.
+// Calls that it declines go through the modules.
 #pragma once
 
 #include <cstdint>

@@ -89,7 +89,7 @@ size_t skip_space(std::string_view text, size_t at) {
   return at;
 }
 
-// What is known of a call whose object begins at the beginning of a text.
+// A call that may still be incomplete. Its JSON object is the text's beginning.
 struct PartialCall {
   std::optional<std::string> name;
   size_t arguments = std::string_view::npos, arguments_end = std::string_view::npos,

@@ -222,7 +222,7 @@ class GrammarLanguage : public Language {
           open.push_back({.ref = state.other, .parent = frame.parent});
           break;
         case Nfa::Kind::call: {
-          // What a rule ends with needs no way back: recursion there takes no memory.
+          // A call that ends its rule needs no way back: tail recursion takes no memory.
           const bool is_last = at(state.out).kind == Nfa::Kind::done;
           const uint32_t back =
               is_last ? frame.parent : stacks.id({.ref = state.out, .parent = frame.parent});

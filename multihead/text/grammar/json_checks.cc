@@ -49,7 +49,7 @@ bool JsonCompiler::has_scalar(const JsonVariant& own, const Json& value) const {
   }
 }
 
-// Of an enum's values those that fit the other keywords.
+// Keeps the enum's values that the other keywords allow.
 void JsonCompiler::fill_literals(size_t at, std::vector<uint8_t>& done) {
   if (done[at]) return;
   done[at] = 1;

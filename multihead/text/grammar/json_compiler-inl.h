@@ -16,7 +16,7 @@ namespace multihead::text::grammar {
 /// arrays or objects among an enum's values make several such sets, each of which gives variants, by kind of value.
 class JsonCompiler {
  public:
-  /// Of values of a schema, which must live as long as this. Throws ValueError naming keyword and place.
+  /// The node that accepts the schema's values. The schema must live as long as this. Throws ValueError naming keyword and place.
   int32_t add(const Json& schema);
   /// Ends: what can never be completed is taken out.
   JsonProgram finish();

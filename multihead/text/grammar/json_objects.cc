@@ -89,7 +89,7 @@ bool JsonLanguage::can_close(const Stacks& stacks, const Frame& frame) const {
   return true;
 }
 
-// What has been, with one entry more; the count stops where it says nothing new.
+// The members seen, with one more. Counting stops once more members change nothing.
 int32_t JsonLanguage::with_name(Stacks& stacks, const Frame& frame, int32_t entry) const {
   const JsonVariant& own = variant(frame);
   std::vector<int32_t> seen = stacks.list(frame.x);

@@ -41,7 +41,7 @@ class Reader {
   }
   std::string_view rest() const { return source_.substr(std::min(at_, source_.size())); }
 
-  // What stands behind a backslash.
+  // The set behind a backslash.
   CharSet escape() {
     const int32_t c = character();
     switch (c) {

@@ -295,7 +295,7 @@ double activation_bytes(const LanguageModelSettings& settings, const LanguageMod
     for (int64_t i = 0; i < rows; ++i)
       tokens += static_cast<double>(lengths[static_cast<size_t>(i % std::ssize(lengths))]);
   }
-  // Of a layer: two norms, queries, keys and values, attention, two residuals; gate, up and their product.
+  // A layer keeps two norms, queries, keys and values, attention, two residuals; gate, up and their product.
   const double of_layer = 9 * static_cast<double>(c.embed_dim) + 3 * static_cast<double>(c.ffn_dim);
   const double of_token = static_cast<double>(c.num_layers) * of_layer + 4 * static_cast<double>(c.embed_dim);
   // Conversations have logits of their targets, at most all tokens, with a gradient.

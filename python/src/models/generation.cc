@@ -74,7 +74,7 @@ const text::Tokenizer& needed(nb::handle tokenizer, const char* what) {
   return *found;
 }
 
-// What the text must be, if one of the keywords says so.
+// The constraint on the text, if one of the keywords gives one.
 std::optional<Constraint> to_constraint(nb::handle tokenizer, nb::handle json_schema,
                                         const std::optional<std::string>& regex,
                                         const std::optional<std::string>& grammar) {
@@ -203,7 +203,7 @@ int64_t submit_call(Generator& generator, nb::handle prompt, const GenerateOptio
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
 
-// What a model folder says about generation, as keyword arguments.
+// A model folder's defaults of generation, as keyword arguments.
 nb::dict generation_defaults(const Path& folder) {
   GenerateOptions options;
   apply(models::load_generation_config(folder), options);

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <bit>
-#include <cstring>
 #include <memory>
 
 #include "multihead/core/error.h"
@@ -69,8 +68,8 @@ std::optional<Dtype> dtype_of_format(const char* format, Py_ssize_t size) {
 }
 
 bool is_numpy(nb::handle object) {
-  const char* name = Py_TYPE(object.ptr())->tp_name;
-  if (std::strncmp(name, "numpy.", 6) == 0) return true;
+  const nb::object module = nb::getattr(object.type(), "__module__", nb::none());
+  if (nb::isinstance<nb::str>(module) && module.equal(nb::str("numpy"))) return true;
   return PyObject_CheckBuffer(object.ptr()) && nb::hasattr(object, "__array_interface__");  // subclasses
 }
 

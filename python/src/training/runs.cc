@@ -133,7 +133,7 @@ nb::dict evaluate_text(const models::LanguageModel& model, nb::handle tokens, in
     ids.push_back(id < 0 || id > INT32_MAX ? -1 : static_cast<int32_t>(id));
   }
   Interrupt interrupt;
-  const train::EvaluateOptions options{context, batch, windows, stride, [&] { return interrupt.came(); }};
+  const train::EvaluateOptions options{context, batch, windows, stride, {[&] { return interrupt.came(); }}};
   const train::TextLoss loss = unlocked([&] { return train::evaluate(model, ids, options, tokenizer); });
   interrupt.raise_if_any();
   nb::dict result;

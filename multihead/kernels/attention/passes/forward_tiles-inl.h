@@ -7,8 +7,8 @@
 // to bf16 leaves alone: with peaked scores the error would be a quarter larger otherwise. A row's bits depend on
 // itself, its keys and their positions alone.
 //
-// What is excluded is a zero of P, and values that are not finite are packed as zeros and added by plain loops,
-// so nothing leaks.
+// Excluded keys are zeros of P. Values that are not finite are packed as zeros and added by plain loops, so that
+// they reach only the rows that attend to them.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_

@@ -18,7 +18,7 @@ bool is_gpt_neo(const C& c) {
          c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.embed_dim;
 }
 
-// Of every layer.
+// Whether each layer attends to all or to a window.
 Kinds kinds_of(const C& c) {
   Kinds kinds;
   for (int64_t i = 0; i < c.num_layers; ++i) {
