@@ -312,7 +312,12 @@ FAMILIES = {
     "albert": like_bert(tf.AlbertConfig, "Albert", embedding_size=(9, 13)),
     "nomic_bert": like_bert_rotated(tf.NomicBertConfig, "NomicBert", hidden_act=("silu", "gelu")),
     "gte": like_bert_rotated(tf.GteConfig, "Gte", hidden_act=("gelu", "silu"), type_vocab_size=(0, 1, 2)),
+    "deberta-v2": like_bert(tf.DebertaV2Config, "DebertaV2", relative_attention=(True,), share_att_key=(True,), norm_rel_ebd=("layer_norm",),
+                            pos_att_type=("p2c|c2p",), position_buckets=(6, 8, 30), max_relative_positions=(-1, 20),
+                            position_biased_input=(True, False), type_vocab_size=(0, 2)),
     "esm": esm,
+    "jina_embeddings_v3": like_bert_rotated(tf.JinaEmbeddingsV3Config, "JinaEmbeddingsV3", hidden_act=("gelu", "relu"),
+                                            type_vocab_size=(1, 2)),
     "t5 encoder": t5_encoder(tf.T5Config, "T5"),
     "vit": vit,
     "marian": like_bart(tf.MarianConfig, tf.MarianMTModel),
@@ -479,7 +484,7 @@ def compare(case, dtype, sharded, seed, root):
     result = {"outputs": difference(np.asarray(got).reshape(want.shape), want)}
     if case.config.model_type == "phi3":
         their_grads = split_phi3(their_grads, case.config)
-    if case.kind == "images" or case.config.model_type in ("nomic_bert", "gte"):  # classes have other names than files
+    if case.kind == "images" or case.config.model_type in ("nomic_bert", "gte", "jina_embeddings_v3"):  # classes have other names than files
         their_grads = stored_gradients(theirs, os.path.join(root, "renamed"))
     ours.save(back)
     with open(os.path.join(back, "config.json")) as file:

@@ -8,6 +8,7 @@
 #include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/pooler-inl.h"
+#include "multihead/nn/disentangled-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"
@@ -31,6 +32,8 @@ nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
   nn::TransformerLayerOptions o = layer_options(c, {.qkv = bias, .out = bias, .ffn = bias});
   o.norm.bias = c.bias;
   o.feed_forward.in_bias = c.ffn_in_bias;
+  // A score is a sum of three products.
+  if (c.distance_span > 0) o.attention.scale = 1 / std::sqrt(3.0 * static_cast<double>(size_of_head(c)));
   return o;
 }
 
@@ -79,6 +82,7 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"pad_id", &C::pad_id, always, kSizeOrNone},
       {"relative_buckets", &C::relative_buckets, later, kBuckets},
       {"relative_distance", &C::relative_distance, later, kBuckets},
+      {"distance_span", &C::distance_span, later, kBuckets},
       {"rotary_base", &C::rotary_base, later, kNotNegative},
       {"rotary_factor", &C::rotary_factor, later, kPositive},
       {"rotary_digits", &C::rotary_digits, later, io::IntegerRange{0, 24}},
@@ -126,7 +130,13 @@ EncoderConfig resolved(EncoderConfig c) {
   check_labels(c);
   if (c.word_dim == 0) c.word_dim = c.embed_dim;
   check_buckets(c.relative_buckets, c.relative_distance, true);
-  check_weights(table_rows(c) * c.word_dim, layer_weights(encoder_layer(c)), stored_layers(c));
+  if (c.distance_span > 0) {
+    MH_CHECK(c.rotary_base == 0 && c.relative_buckets == 0 && c.window == 0 && c.scale_scores, ValueError,
+             "config: distance_span excludes rotary_base, relative_buckets, window and unscaled scores");
+    nn::detail::distance_rows({c.distance_span, c.relative_distance}, 0);
+  }
+  check_weights(table_rows(c) * c.word_dim + 2 * c.distance_span * c.embed_dim,
+                layer_weights(encoder_layer(c)), stored_layers(c));
   return c;
 }
 
@@ -143,9 +153,9 @@ int64_t matrix_weights(const EncoderConfig& config) {
   const int64_t projection = c.word_dim == c.embed_dim ? 0 : c.word_dim * c.embed_dim,
                 head = (has_transform(c) ? c.embed_dim * transform_dim(c) : 0) +
                        (has_labels(c) ? c.num_labels * c.embed_dim : 0);
-  return table_rows(c) * c.word_dim + c.relative_buckets * c.num_heads + projection +
-         stored_layers(c) * layer_weights(encoder_layer(c)) + (c.pooler ? c.embed_dim * c.embed_dim : 0) +
-         head;
+  return table_rows(c) * c.word_dim + c.relative_buckets * c.num_heads + 2 * c.distance_span * c.embed_dim +
+         projection + stored_layers(c) * layer_weights(encoder_layer(c)) +
+         (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
 }
 
 Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(config)) {
@@ -156,6 +166,10 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
   if (c.token_types > 0) type_embedding = nn::Embedding(c.token_types, c.word_dim, rng);
   if (c.relative_buckets > 0) {
     relative_bias = {{.count = c.relative_buckets, .max_distance = c.relative_distance}, c.num_heads, rng};
+  }
+  if (c.distance_span > 0) {
+    distance_embedding = nn::Embedding(2 * c.distance_span, c.embed_dim, rng);
+    distance_norm = nn::Norm(c.embed_dim, norm_of(c));
   }
   if (c.embedding_norm) embedding_norm = nn::Norm(c.word_dim, norm_of(c));
   if (c.word_dim != c.embed_dim) embedding_projection = nn::Linear(c.word_dim, c.embed_dim, rng);
@@ -179,6 +193,8 @@ void Encoder::visit(nn::Visitor& visitor) {
   visitor("embedding_norm", embedding_norm);
   if (config_.word_dim != config_.embed_dim) visitor("embedding_projection", embedding_projection);
   visitor("relative_bias", relative_bias);
+  if (config_.distance_span > 0) visitor("distance_embedding", distance_embedding);
+  visitor("distance_norm", distance_norm);
   visitor("layers", layers);
   visitor("final_norm", final_norm);
   if (config_.pooler) visitor("pooler", pooler);
@@ -267,11 +283,19 @@ Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) 
   };
   if (c.rotary_base > 0) global = angles(c.rotary_base);
   if (c.local_rotary_base > 0) local = angles(c.local_rotary_base);
+  Tensor distances, vectors;
+  if (c.distance_span > 0) {
+    distances = nn::detail::distance_rows({c.distance_span, c.relative_distance}, rows.longest() - 1);
+    vectors = distance_norm(distance_embedding.weight);
+  }
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const bool is_global = c.window == 0 || (c.global_every > 0 && i % c.global_every == 0);
     call.attention.mask = is_global ? Mask() : window(c.window, c.window);
     if (c.rotary_base > 0) {
       call.attention.rotary = !is_global && c.local_rotary_base > 0 ? &local : &global;
+    }
+    if (vectors.defined()) {
+      call.attention.distances = embedding(dropout(vectors, c.dropout_p, call.rng), distances);
     }
     const nn::detail::PointPath in("layers", static_cast<size_t>(i));
     x = layers[c.shared_layers ? 0 : static_cast<size_t>(i)](x, call);

@@ -55,14 +55,16 @@ struct EncoderConfig {
   bool learned_positions = true;  ///< a table of them; rotary positions go without
   int64_t position_offset = 0;    ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
   int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
-  int64_t relative_buckets = 0;     ///< of distances, each with a bias of the scores (MPNet); 0: none
-  int64_t relative_distance = 128;  ///< from which on all are in the last bucket
-  double rotary_base = 0;           ///< of rotary positions in place of learned ones (ModernBERT); 0: learned
-  double rotary_factor = 1;         ///< divides rotary positions (GTE)
-  int64_t rotary_digits = 0;        ///< binary digits that their frequencies are rounded to (ESM-2); 0: all
-  double local_rotary_base = 0;     ///< of the layers with a window; 0: the same
-  int64_t window = 0;               ///< tokens on either side that a layer sees; 0: all
-  int64_t global_every = 0;         ///< layers 0, n, 2n … see all; 0: none does
+  int64_t relative_buckets = 0;  ///< of distances, each with a bias of the scores (MPNet); 0: none
+  int64_t relative_distance =
+      128;                       ///< from which on all are in the last bucket, or have the last row's vector
+  int64_t distance_span = 0;     ///< half the rows of a table of distances' vectors (DeBERTa); 0: none
+  double rotary_base = 0;        ///< of rotary positions in place of learned ones (ModernBERT); 0: learned
+  double rotary_factor = 1;      ///< divides rotary positions (GTE)
+  int64_t rotary_digits = 0;     ///< binary digits that their frequencies are rounded to (ESM-2); 0: all
+  double local_rotary_base = 0;  ///< of the layers with a window; 0: the same
+  int64_t window = 0;            ///< tokens on either side that a layer sees; 0: all
+  int64_t global_every = 0;      ///< layers 0, n, 2n … see all; 0: none does
   nn::NormKind norm = nn::NormKind::layer;
   /// The embeddings of mask_id are zero and the others .88 over their share of the sequence, as if masked
   /// tokens had been dropped, 12 % of them in training; nothing else drops embeddings (ESM-2).
@@ -143,7 +145,9 @@ class Encoder {
   nn::Embedding token_embedding, position_embedding, type_embedding;
   nn::Norm embedding_norm, final_norm;
   nn::Linear embedding_projection;
-  nn::RelativeBias relative_bias;  ///< of all layers
+  nn::RelativeBias relative_bias;    ///< of all layers
+  nn::Embedding distance_embedding;  ///< [2·distance_span, embed_dim], of all layers
+  nn::Norm distance_norm;
   std::vector<nn::TransformerLayer> layers;
   nn::Linear pooler;
   nn::Linear head_dense;  ///< of masked_lm and transforms_labels …

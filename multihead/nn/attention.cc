@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/nn/disentangled-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/attention/int8.h"
 #include "multihead/ops/attention/masks/standing-inl.h"
@@ -206,6 +208,8 @@ MultiHeadAttention::Projected MultiHeadAttention::project(const Tensor& query, c
 AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call) const {
   MH_CHECK(call.dropout_p == 0 && call.layout == Layout::bhtd, ValueError,
            "MultiHeadAttention: dropout_p and layout are the module's, not a call's");
+  MH_CHECK(!call.distances.defined(), ValueError,
+           "MultiHeadAttention: distances need self-attention with cu_seqlens");
   AttentionOptions options = call;
   if (detail::looking()) options.mask &= detail::excluded();
   if (!options.scale) options.scale = options_.scale;
@@ -245,6 +249,36 @@ Tensor MultiHeadAttention::attend_ragged(const Projected& heads, const Attention
   return output(reshape(out, {1, out.size(0), out.size(1), out.size(2)}), call.residual);
 }
 
+// Each sequence has a bias of its own.
+Tensor MultiHeadAttention::attend_disentangled(const Projected& heads, AttentionCall call) const {
+  MH_CHECK(is_joint() && options_.num_kv_heads == options_.num_heads && !options_.qk_norm &&
+               call.rotary == nullptr && !call.bias.defined(),
+           ValueError,
+           "MultiHeadAttention: distances need joint projections without norms, as many heads of "
+           "keys as of queries, and no other positions or bias");
+  const Tensor table = std::exchange(call.distances, Tensor());
+  const Tensor both = project_rows(table, 0, 2 * query_rows());
+  const auto vectors = [&](int64_t begin) {
+    return reshape(slice(both, 1, begin, begin + query_rows()),
+                   {both.size(0), options_.num_heads, options_.head_dim});
+  };
+  const Tensor query_vectors = vectors(0), key_vectors = vectors(query_rows());
+  AttentionOptions options = attention_options(call);
+  const double scale = options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>(options_.head_dim));
+  const std::vector<int64_t> ends = call.cu_seqlens.to_vector<int64_t>();
+  MH_CHECK(ends.size() == 2 || !(detail::wants("scores") || detail::wants("pattern")), ValueError,
+           "Points: scores and pattern of disentangled attention are those of one sequence; got ",
+           ends.size() - 1);
+  std::vector<Tensor> parts;
+  for (size_t s = 0; s + 1 < ends.size(); ++s) {
+    const auto part = [&](const Tensor& x) { return slice(x, 1, ends[s], ends[s + 1]); };
+    const Tensor q = part(heads.query), k = part(heads.key);
+    options.bias = detail::distance_scores(q, k, query_vectors, key_vectors, scale);
+    parts.push_back(detail::attend(q, k, part(heads.value), options, call.score_mod));
+  }
+  return output(concat(parts, 1), call.residual);
+}
+
 Tensor MultiHeadAttention::attend_cached(const Projected& heads, const AttentionCall& call) const {
   const Dtype dtype = heads.query.dtype();
   if (heads.key.dtype() == dtype) return attend_heads(heads, call);
@@ -269,7 +303,8 @@ Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, co
   if (call.cu_seqlens.defined()) {
     MH_CHECK(self && query.size(0) == 1, ShapeError,
              "MultiHeadAttention: cu_seqlens needs self-attention in a batch of 1, got ", query.shape());
-    return attend_ragged(project(query, key, value, call.rotary), call);
+    const Projected heads = project(query, key, value, call.rotary);
+    return call.distances.defined() ? attend_disentangled(heads, call) : attend_ragged(heads, call);
   }
   if (!self || !heads_are_joint() || options_.qk_norm || detail::looking()) {
     return attend_heads(project(query, key, value, call.rotary), call);

@@ -39,6 +39,9 @@ struct AttentionCall : AttentionOptions {
   Tensor residual = {};                 ///< added to the output
   /// Self-attention of sequences concatenated in a batch of 1, as in attention_ragged().
   Tensor cu_seqlens = {};
+  /// Vectors [2·longest + 1, embed_dim] of query position - key position = -longest … longest, for disentangled
+  /// attention: projected by the weights of the queries and of the keys. With cu_seqlens only.
+  Tensor distances = {};
 };
 
 /// Appends to a cache during decoding: row b holds `held[b]` tokens and receives counts[b] more.
@@ -117,6 +120,7 @@ class MultiHeadAttention {
   Tensor output(const Tensor& heads, const Tensor& residual) const;
   Tensor attend_heads(const Projected& heads, const AttentionCall& call) const;
   Tensor attend_ragged(const Projected& heads, const AttentionCall& call) const;
+  Tensor attend_disentangled(const Projected& heads, AttentionCall call) const;
   Tensor attend_cached(const Projected& heads, const AttentionCall& call) const;
   int64_t query_rows() const { return options_.num_heads * options_.head_dim; }
   int64_t key_rows() const { return options_.num_kv_heads * options_.head_dim; }

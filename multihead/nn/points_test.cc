@@ -252,6 +252,7 @@ TEST_F(AttentionPointsTest, NoGradientIsLost) {
     o.alibi_slopes = randn({kHeads}, rng).set_requires_grad();
     o.relative_bias = randn({1, 3}, rng).set_requires_grad();
     o.relative_key = randn({kHeads, 5, kWidth / kHeads}, rng).set_requires_grad();
+    o.relative_value = randn({kHeads, 5, kWidth / kHeads}, rng).set_requires_grad();
     o.sinks = randn({kHeads}, rng).set_requires_grad();
     const Tensor leaf = x.clone().set_requires_grad();
     const PointScope scope(points);

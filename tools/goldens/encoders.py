@@ -11,11 +11,16 @@ import torch
 from safetensors.torch import save_file
 from transformers import (AlbertConfig, AlbertForMaskedLM, AlbertForSequenceClassification, AlbertForTokenClassification,
                           AlbertModel, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel,
-                          CamembertConfig, CamembertModel, DistilBertConfig, DistilBertForMaskedLM,
+                          CamembertConfig, CamembertModel, DebertaV2Config, DebertaV2ForMaskedLM,
+                          DebertaV2ForSequenceClassification, DistilBertConfig, DistilBertForMaskedLM,
                           DistilBertForSequenceClassification, DistilBertModel, ElectraConfig, ElectraForSequenceClassification,
-                          ElectraModel, EsmConfig, EsmForMaskedLM, GteConfig, GteForMaskedLM, GteForSequenceClassification, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
+                          ElectraModel, EsmConfig, EsmForMaskedLM, GteConfig, GteForMaskedLM, GteForSequenceClassification,
+                          JinaEmbeddingsV3Config, JinaEmbeddingsV3ForSequenceClassification, JinaEmbeddingsV3Model, ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification,
                           ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, NomicBertConfig, NomicBertForMaskedLM, NomicBertForSequenceClassification, NomicBertModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
                           T5Config, T5EncoderModel, T5ForTokenClassification, XLMRobertaConfig, XLMRobertaForTokenClassification)
+
+DISENTANGLED = dict(relative_attention=True, share_att_key=True, norm_rel_ebd="layer_norm", pos_att_type="p2c|c2p", position_buckets=6,
+                    max_relative_positions=-1, position_biased_input=False)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "encoders"
 LENGTHS = [7, 1, 11, 4]
@@ -74,6 +79,10 @@ def models():
     # One of the tokens masks, and some sequences have it.
     yield "esm_masked_lm", EsmForMaskedLM(EsmConfig(**ROTARY, position_embedding_type="rotary", token_dropout=True, mask_token_id=5,
                                                     pad_token_id=0, emb_layer_norm_before=False))
+    yield "jina_embeddings_v3", JinaEmbeddingsV3Model(JinaEmbeddingsV3Config(**ROTARY))
+    yield "jina_embeddings_v3_classifier", JinaEmbeddingsV3ForSequenceClassification(JinaEmbeddingsV3Config(**ROTARY, num_labels=3))
+    yield "deberta_v2_masked_lm", DebertaV2ForMaskedLM(DebertaV2Config(**SIZES, **DISENTANGLED))
+    yield "deberta_v2_classifier", DebertaV2ForSequenceClassification(DebertaV2Config(**SIZES, **DISENTANGLED, num_labels=3))
     yield "t5_tokens", T5ForTokenClassification(T5Config(**T5, num_labels=4))
 
 

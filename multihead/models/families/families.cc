@@ -37,6 +37,8 @@ namespace modernbert { Family<EncoderConfig> modernbert(); }
 namespace albert { Family<EncoderConfig> albert(); }
 namespace nomic_bert { Family<EncoderConfig> nomic_bert(); }
 namespace gte { Family<EncoderConfig> gte(), gte_new(); }
+namespace jina_embeddings_v3 { Family<EncoderConfig> jina_embeddings_v3(); }
+namespace deberta_v2 { Family<EncoderConfig> deberta_v2(); }
 namespace esm { Family<EncoderConfig> esm(); }
 namespace t5_encoder { Family<EncoderConfig> t5_encoder(), mt5_encoder(); }
 namespace vit { Family<ImageEncoderConfig> vit(); }
@@ -147,7 +149,8 @@ const std::vector<Family<EncoderConfig>>& families() {
     for (auto* family :
          {bert::bert, bert::roberta, bert::xlm_roberta, bert::camembert, bert::mpnet, distilbert::distilbert,
           bert::electra, modernbert::modernbert, albert::albert, t5_encoder::t5_encoder,
-          t5_encoder::mt5_encoder, nomic_bert::nomic_bert, gte::gte, gte::gte_new, esm::esm})
+          t5_encoder::mt5_encoder, nomic_bert::nomic_bert, gte::gte, gte::gte_new, esm::esm,
+          jina_embeddings_v3::jina_embeddings_v3, deberta_v2::deberta_v2})
       list.push_back(with_causality(family(), false));
     list.push_back(own::encoder());
     return list;

@@ -72,6 +72,10 @@ ConfigKey<Config> labels_key();
 /// "problem_type", which says how a classifier's logits become scores.
 template <class Config>
 ConfigKey<Config> problem_key();
+/// RoBERTa's names of the pooler and of the heads; `root` stands before those of the encoder.
+void add_roberta_heads(WeightMap& map, const EncoderConfig& c, const std::string& root);
+/// A `settle` of encoders whose files have a pooler or not.
+EncoderConfig settle_pooler(EncoderConfig c, const io::SafetensorsFile& file);
 /// The parts of it: one object of "rope_parameters" but for its base, and such an object.
 RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
 Json rotary_json(const LanguageModelConfig& c);

@@ -60,6 +60,20 @@ TEST(OverridesTest, BertsCleaningIsThatOfTheConfig) {
   EXPECT_THAT(bert_ids(false, R"({"tokenizer_class": "BertTokenizer"})", "modernbert"), as_given);
 }
 
+TEST(OverridesTest, DebertasSpacesAreThoseOfItsClass) {
+  const std::string file =
+      R"({"model": {"type": "Unigram", "unk_id": 1, "vocab": [["[PAD]", 0], ["[UNK]", 0], ["▁a", -1],
+      ["▁b", -1], ["▁", -2], ["a", -3], ["b", -3], ["é", -3]]}, "normalizer": {"type": "Lowercase"}})";
+  const auto ids = [&](const std::string& config, const std::string& text) {
+    return loaded({{"tokenizer.json", file}, {"tokenizer_config.json", config}}).encode(text);
+  };
+  const std::string of = R"({"tokenizer_class": "DebertaV2Tokenizer")";
+  EXPECT_THAT(ids(of + "}", "a\t b\na  b \n"), ElementsAre(2, 3, 2, 3));
+  EXPECT_THAT(ids(of + "}", "a\u00a0b e\u0301 B"), ElementsAre(2, 1, 6, 4, 7, 4, 1));
+  EXPECT_THAT(ids(of + R"(, "do_lower_case": true})", "B"), ElementsAre(3));
+  EXPECT_THAT(ids("{}", "B"), ElementsAre(6));
+}
+
 TEST(OverridesTest, PrefixSpacesAreThoseOfTheConfig) {
   const Tokenizer trained = Tokenizer::train_bpe("it is it is it is", {.vocab_size = 262});
   Json json = Json::parse(trained.to_json());

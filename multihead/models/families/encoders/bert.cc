@@ -124,22 +124,10 @@ WeightMap bert_map(const C& c) {
   return map;
 }
 
-// RoBERTa's heads.
-void add_heads(WeightMap& map, const C& c, const std::string& root) {
-  const bool classifies = c.head == EncoderHead::classification;
-  if (c.pooler) add_pair(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
-  if (classifies) add_pair(map, "classifier", "classifier.out_proj");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "lm_head.dense");
-    add_pair(map, "head_norm", "lm_head.layer_norm");
-    map.push_back({"head_bias", {{"lm_head.bias"}}});
-  }
-}
-
 WeightMap roberta_map(const C& c) {
   const std::string root = root_of(c, "roberta.");
   WeightMap map = common_map(c, root);
-  add_heads(map, c, root);
+  add_roberta_heads(map, c, root);
   return map;
 }
 
@@ -147,7 +135,7 @@ WeightMap mpnet_map(const C& c) {
   const std::string root = root_of(c, "mpnet.");
   WeightMap map = common_map(c, root, kMpnetAttention);
   map.push_back({"relative_bias.weight", {{root + "encoder.relative_attention_bias.weight"}}});
-  add_heads(map, c, root);
+  add_roberta_heads(map, c, root);
   return map;
 }
 
@@ -197,13 +185,6 @@ std::vector<ExtraTensor> extras(const C& c) {
   return list;
 }
 
-C settle(C c, const io::SafetensorsFile& file) {
-  const auto has_pooler = [](const std::string& name) { return name.ends_with("pooler.dense.weight"); };
-  const bool classifies = c.head == EncoderHead::classification;
-  const std::vector<std::string> names = file.names();
-  c.pooler = classifies || std::any_of(names.begin(), names.end(), has_pooler);
-  return c;
-}
 C settle_electra(C c, const io::SafetensorsFile&) {
   c.pooler = c.head == EncoderHead::classification;
   return c;
@@ -216,7 +197,7 @@ Family<C> bert_like(const Kin& kin, bool (*expresses)(const C&), const ConfigKey
                       .keys = common_keys(context),
                       .prefix = kin.prefix,
                       .extras = extras,
-                      .settle = settle};
+                      .settle = settle_pooler};
   family.keys.push_back(head_key(kin.stem));
   family.keys.push_back(labels_key<C>());
   family.keys.push_back(problem_key<C>());

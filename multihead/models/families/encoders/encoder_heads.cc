@@ -86,4 +86,23 @@ ConfigKey<Config> problem_key() {
 template ConfigKey<EncoderConfig> problem_key();
 template ConfigKey<ImageEncoderConfig> problem_key();
 
+void add_roberta_heads(WeightMap& map, const C& c, const std::string& root) {
+  const bool classifies = c.head == EncoderHead::classification;
+  if (c.pooler) add_pair(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
+  if (classifies) add_pair(map, "classifier", "classifier.out_proj");
+  if (c.head == EncoderHead::masked_lm) {
+    add_pair(map, "head_dense", "lm_head.dense");
+    add_pair(map, "head_norm", "lm_head.layer_norm");
+    map.push_back({"head_bias", {{"lm_head.bias"}}});
+  }
+}
+
+C settle_pooler(C c, const io::SafetensorsFile& file) {
+  const auto has_pooler = [](const std::string& name) { return name.ends_with("pooler.dense.weight"); };
+  const bool classifies = c.head == EncoderHead::classification;
+  const std::vector<std::string> names = file.names();
+  c.pooler = classifies || std::any_of(names.begin(), names.end(), has_pooler);
+  return c;
+}
+
 }  // namespace multihead::models::detail

@@ -33,6 +33,7 @@ struct SplitRule {
     cjk_runs,      // [一-龥぀-ゟ゠-ヿ]+
     space_runs,    // " {2,}"
     outer_spaces,  // "\A +| +\z"
+    wide_blanks,   // \s{2,}|[\n\r\t]
     qwen35,        // as llama3, with marks among the letters
     ggml_marks,    // [\p{P}$+<=>^~|]+ of llama.cpp's default
     three_digits,  // [0-9][0-9][0-9]

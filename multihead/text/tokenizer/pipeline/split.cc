@@ -288,6 +288,16 @@ Stretch three_digits(std::string_view text, size_t begin) {
   });
 }
 
+// White space that is more than one space.
+Stretch wide_blanks(std::string_view text, size_t begin) {
+  return match_or_rest(text, begin, [&](size_t at) {
+    const Char first = char_at(text, at);
+    if (!is_blank(first)) return at;
+    const size_t end = skip_while(text, first.end, is_blank);
+    return end > first.end || first.is_newline() || first.code_point == '\t' ? end : at;
+  });
+}
+
 Stretch white_or(std::string_view text, size_t begin,
                  size_t (*piece_end)(std::string_view, const Char&, size_t)) {
   const Char first = char_at(text, begin);
@@ -365,6 +375,8 @@ Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin)
       const size_t last = text.find_last_not_of(' ') + 1;
       return {last > begin ? last : text.size(), false};
     }
+    case Kind::wide_blanks:
+      return wide_blanks(text, begin);
     case Kind::ggml_marks:
       return each_run(text, begin, is_ggml_mark);
     case Kind::three_digits:

@@ -41,6 +41,7 @@ constexpr KnownPattern kPatterns[] = {
     {R"(\w+|[^\w\s]+)", SplitRule::Kind::words},
     {" {2,}", SplitRule::Kind::space_runs},
     {R"(\A +| +\z)", SplitRule::Kind::outer_spaces},
+    {R"(\s{2,}|[\n\r\t])", SplitRule::Kind::wide_blanks},
     {R"(\s)", SplitRule::Kind::white_space},
     {R"(\s+)", SplitRule::Kind::white_runs},
     {R"([0-9])", SplitRule::Kind::ascii_digits},

@@ -21,6 +21,7 @@ constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Long
                                       "Mvp",      "GPTNeoX", "CodeGen",    "Blenderbot", "gpt2",
                                       "roberta",  "bart",    "longformer", "led",        "mvp",
                                       "gpt_neox", "gpt_neo", "codegen",    "opt",        "blenderbot"};
+constexpr const char* kSpacing[] = {"DebertaV2", "deberta-v2"};
 // Here the class is known to be wrong, and tokenizer.json counts.
 constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder"};
 
@@ -49,7 +50,34 @@ bool replace(Json& root, const char* key, Json step) {
   return true;
 }
 
+// A Sequence of steps of these types, each with its members.
+Json sequence(const char* list, std::vector<Json> steps) {
+  return Json::object({{"type", "Sequence"}, {list, Json(std::move(steps))}});
+}
+
+// DeBERTa's: white space made one space, then words with a space before each.
+bool override_spacing(Json& root, const Json& config) {
+  std::vector<Json> steps, cuts;
+  if (setting(config, "do_lower_case", false) == Json(true))
+    steps.push_back(Json::object({{"type", "Lowercase"}}));
+  steps.push_back(Json::object(
+      {{"type", "Replace"}, {"pattern", Json::object({{"Regex", R"(\s{2,}|[\n\r\t])"}})}, {"content", " "}}));
+  steps.push_back(Json::object({{"type", "NFC"}}));
+  steps.push_back(Json::object({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}}));
+  if (setting(config, "split_by_punct", false) == Json(true)) {
+    cuts.push_back(Json::object({{"type", "Punctuation"}, {"behavior", "Isolated"}}));
+  }
+  const bool always = setting(config, "add_prefix_space", true) == Json(true);
+  cuts.push_back(Json::object({{"type", "Metaspace"},
+                               {"replacement", "▁"},
+                               {"prepend_scheme", always ? "always" : "first"},
+                               {"split", true}}));
+  const bool has_other_steps = replace(root, "normalizer", sequence("normalizers", std::move(steps)));
+  return replace(root, "pre_tokenizer", sequence("pretokenizers", std::move(cuts))) || has_other_steps;
+}
+
 bool override_steps(Json& root, const Json& config, const std::string& of) {
+  if (holds(kSpacing, of)) return override_spacing(root, config);
   const Json& normalizer = Reader::member(root, "normalizer");
   if (holds(kCleaning, of) && Reader::is_type(normalizer, "BertNormalizer")) {
     return replace(root, "normalizer",
@@ -135,7 +163,7 @@ std::optional<std::string> overridden_json(const Tokenizer::Model& model, const 
     return content.is_string() && std::none_of(model.added.begin(), model.added.end(),
                                                [&](const AddedToken& a) { return content == a.content; });
   });
-  if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of)) return std::nullopt;
+  if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of) && !holds(kSpacing, of)) return std::nullopt;
   Json root = Json::parse(model.source, "tokenizer.json");
   const bool has_other_steps = override_steps(root, config, of);
   const bool has_more_tokens = add_tokens(root, model, config);
