@@ -225,7 +225,7 @@ def test_training_a_translator(tmp_path):
     assert drawn != translator.model.beam_search([tokens], seed=2, **draw)
     with pytest.raises(ValueError, match="one per sentence"):
         translator.model.beam_search([tokens], prefixes=[[1], [2]])
-    with pytest.raises(TypeError, match="unknown setting 'widht'"):
+    with pytest.raises(TypeError, match="unknown setting 'widht'; the nearest is width; all are: .*epochs"):
         train.train_seq2seq(data, tmp_path / "other", widht=3)
     assert train.seq2seq_settings("tiny")["encoder_layers"] == 2
     results = train.check_translator(translator.model, length=8)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/distributed/world.h"
 #include "multihead/train/doctor/doctor.h"
@@ -67,6 +68,24 @@ class PyObserver : public train::Observer {
 
 nb::object from_json(const Json& json) { return nb::module_::import_("json").attr("loads")(json.dump()); }
 
+// A setting's name as a keyword argument.
+std::string keyword_of(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+[[noreturn]] void refuse_setting(const std::string& kind, const std::vector<train::Field>& known,
+                                 const std::string& given) {
+  std::vector<std::string> names;
+  for (const train::Field& field : known) names.push_back(keyword_of(field.name));
+  std::ranges::sort(names);
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  throw nb::type_error(
+      concat("train ", kind, ": unknown setting '", given, "'", NearNames(names)(given), "; all are: ", all)
+          .c_str());
+}
+
 // Keyword arguments by the settings' names, with _ for -.
 void assign_settings(const std::string& kind, const std::vector<train::Field>& known, nb::dict settings) {
   for (auto [key, value] : settings) {
@@ -76,8 +95,9 @@ void assign_settings(const std::string& kind, const std::vector<train::Field>& k
     const auto find = [&] { return std::ranges::find(known, name, &train::Field::name); };
     if (find() == known.end()) {
       name = train::current_name(name);
-      const std::string now = find() == known.end() ? "" : concat("; it is now called '", name, "'");
-      throw nb::type_error(concat("train ", kind, ": unknown setting '", given, "'", now).c_str());
+      if (find() == known.end()) refuse_setting(kind, known, given);
+      throw nb::type_error(
+          concat("train ", kind, ": unknown setting '", given, "'; it is now called '", name, "'").c_str());
     }
     std::string text;
     if (PyBool_Check(value.ptr())) {
