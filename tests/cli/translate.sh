@@ -44,7 +44,7 @@ expect 2 'alternatives are searched, not sampled' "$multihead" translate run --t
 [ "$("$multihead" translate run --text ab --alternatives --n-best 5 --quiet | sort -u | wc -l)" = 5 ] ||
   fail "--alternatives gives other than five translations"
 expect 2 'beam_size must be at least 1' "$multihead" translate run --text ab --beam 0
-expect 3 'a language model; use load_language_model' "$multihead" translate "$data/hugging_face/gpt2"
+expect 3 'a language model; use AutoModel, load_language_model' "$multihead" translate "$data/hugging_face/gpt2"
 expect 3 'nowhere' "$multihead" translate nowhere --text ab
 mkdir prophetnet
 echo '{"model_type": "prophetnet"}' >prophetnet/config.json
