@@ -1,11 +1,13 @@
 """Estimators for scikit-learn: its own checks, pipelines, cross-validation, grid search, copies."""
 
+import atexit
 import json
 import pathlib
 import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -58,6 +60,9 @@ class _Numbers:
         bins = np.clip(np.floor(X[:, :6] * 2) + 7, 0, 13).astype(int)
         return [" ".join(WORDS[5 + b] for b in row) for row in bins]
 
+    def __repr__(self, **_):  # names the tests, in each of pytest's processes alike: without the folder
+        return type(self).__name__
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False
@@ -93,9 +98,9 @@ _FOLDER = []
 
 def _folder():
     if not _FOLDER:
-        import tempfile
-
-        _FOLDER.append(make_bert(pathlib.Path(tempfile.mkdtemp(prefix="multihead-estimators-")) / "bert"))
+        made = pathlib.Path(tempfile.mkdtemp(prefix="multihead-estimators-"))
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        _FOLDER.append(make_bert(made / "bert"))
     return _FOLDER[0]
 
 
