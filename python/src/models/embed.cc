@@ -84,6 +84,8 @@ void bind_encoder_parts(nb::class_<Encoder>& c) {
   bind_part(c, "final_norm", &Encoder::final_norm);
   bind_part(c, "embedding_projection", &Encoder::embedding_projection);
   bind_part(c, "relative_bias", &Encoder::relative_bias);
+  bind_part(c, "distance_embedding", &Encoder::distance_embedding);
+  bind_part(c, "distance_norm", &Encoder::distance_norm);
   bind_parts(c, "layers", &Encoder::layers);
   bind_part(c, "pooler", &Encoder::pooler);
   bind_part(c, "head_dense", &Encoder::head_dense);
