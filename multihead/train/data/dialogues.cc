@@ -260,9 +260,10 @@ class Reader {
   static Dialogue marked_targets(const text::Encoding& encoding, const std::vector<Offsets>& answers) {
     Dialogue out = {encoding.ids, std::vector<bool>(encoding.ids.size())};
     for (size_t i = 1; i < encoding.ids.size(); ++i) {
-      const size_t begin = encoding.offsets[i].begin;
-      out.is_target[i] = std::ranges::any_of(
-          answers, [&](const Offsets& answer) { return begin >= answer.begin && begin < answer.end; });
+      const Offsets& token = encoding.offsets[i];
+      out.is_target[i] = std::ranges::any_of(  // part of an answer is enough, as in transformers
+          answers,
+          [&](const Offsets& answer) { return token.end > answer.begin && token.begin < answer.end; });
     }
     return out;
   }

@@ -70,6 +70,16 @@ TEST_F(DialoguesTest, WhatATemplateMarksAsGeneratedIsLearned) {
   const Dialogue one = read(kTwoTurns, 1000, marked).all.at(0);
   EXPECT_EQ(one.ids, read(kTwoTurns).all.at(0).ids);
   EXPECT_EQ(learned(one), "b<|im_end|>d<|im_end|>");
+  // A token that the mark divides is learned whole.
+  ASSERT_EQ(tokenizer().encode("ab").size(), 1u);
+  const std::string within =
+      "{% for m in messages %}{{ m['content'][:1] }}{% generation %}{{ m['content'][1:] }}"
+      "{% endgeneration %}{% endfor %}";
+  EXPECT_EQ(
+      learned(read(R"({"messages":[{"role":"user","content":"c"},{"role":"assistant","content":"abc"}]})",
+                   1000, within)
+                  .all.at(0)),
+      "abc");
   const std::string last = R"({"prompt":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
                            R"({"role":"user","content":"<|im_end|>"}],)"
                            R"("completion":[{"role":"assistant","content":"d"}]})";
