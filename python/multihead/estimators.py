@@ -42,13 +42,20 @@ def _texts(who, X):
 
 
 @functools.lru_cache(maxsize=2)
-def _encoder(model, pooling, weights):
-    return SentenceEncoder(model, pooling=pooling, weights=weights)
+def _loaded(path, pooling, weights, files):
+    return SentenceEncoder(path, pooling=pooling, weights=weights)
+
+
+def _encoder(estimator):
+    """The encoder, loaded again if a file of its folder is another one now."""
+    path = pathlib.Path(estimator.model).absolute()
+    stats = [(file, file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
+    files = tuple((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats)
+    return _loaded(str(path), estimator.pooling, estimator.weights, files)
 
 
 def _vectors(estimator, texts):
-    encoder = _encoder(str(estimator.model), estimator.pooling, estimator.weights)
-    return encoder.encode(texts, prompt=estimator.prompt, batch_size=estimator.batch_size)
+    return _encoder(estimator).encode(texts, prompt=estimator.prompt, batch_size=estimator.batch_size)
 
 
 class _ReadsTexts(BaseEstimator):
@@ -127,7 +134,7 @@ class TextEmbedder(TransformerMixin, _ReadsTexts):
         return vectors
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray[Any, Any]:
-        dim = _encoder(str(self.model), self.pooling, self.weights).get_sentence_embedding_dimension()
+        dim = _encoder(self).get_sentence_embedding_dimension()
         return np.asarray([f"textembedder{i}" for i in range(dim)], dtype=object)
 
 

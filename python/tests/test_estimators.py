@@ -190,3 +190,13 @@ def test_what_is_no_text_is_refused_by_name(bert):
 def test_multihead_does_not_import_scikit_learn():
     code = "import sys, multihead, multihead.train, multihead.embed; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_another_model_in_the_folder_is_seen(bert, tmp_path):
+    folder = make_bert(tmp_path / "bert")
+    embedder = TextEmbedder(folder)
+    before = embedder.transform(["the cat"])
+    assert np.array_equal(before, TextEmbedder(bert).transform(["the cat"]))
+    weights = mh.load_safetensors(folder / "model.safetensors")
+    mh.save_safetensors(folder / "model.safetensors", {name: np.asarray(value) * 0.5 for name, value in weights.items()})
+    assert not np.array_equal(embedder.transform(["the cat"]), before)
