@@ -108,11 +108,13 @@ LabelSetReport report_label_sets(std::span<const uint8_t> guesses, std::span<con
   }
   report.micro = figures_of(all_right, all_guessed, all_support);
   report.macro.support = all_support;
+  const size_t texts = truth.size() / width;
   int64_t exact = 0;
-  for (size_t row = 0; row < truth.size(); row += width) {
-    exact += std::ranges::equal(guesses.subspan(row, width), truth.subspan(row, width)) ? 1 : 0;
+  for (size_t i = 0; i < texts; ++i) {
+    const size_t at = i * width;
+    exact += std::ranges::equal(guesses.subspan(at, width), truth.subspan(at, width)) ? 1 : 0;
   }
-  report.exact = ratio(static_cast<double>(exact), static_cast<double>(truth.size() / width));
+  report.exact = ratio(static_cast<double>(exact), static_cast<double>(texts));
   return report;
 }
 
