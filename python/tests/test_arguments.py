@@ -176,7 +176,7 @@ for f in functions:
             if "incompatible function arguments" in text or re.search(r"std::|nanobind::|multihead::", text) or isinstance(error, SystemError):
                 texts += 1
                 print("TEXT", getattr(f, "__name__", f), text[:200])
-print("DONE", len(functions), calls, texts)
+print("DONE", len(functions), calls, texts, flush=True)
 os._exit(0)
 """
 
