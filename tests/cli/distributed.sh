@@ -144,10 +144,12 @@ cp "$multihead" alone
 refuse 2 "found no multihead_openmpi.so" "$launcher" -n 2 ./alone "${lm[@]}" --out no
 [[ ! -e no/train_config.json ]] || fail "a refused job left a run"
 
-# Two jobs in one folder.
-"$launcher" -n 2 "$multihead" "${long[@]}" --out busy >/dev/null 2>&1 &
+# Two jobs in one folder, the first of which runs until it is told to stop.
+endless=("${long[@]/#400/1000000}")
+"$launcher" -n 2 "$multihead" "${endless[@]}" --out busy >/dev/null 2>&1 &
 job=$!
-for _ in $(seq 200); do [[ -s busy/metrics.jsonl ]] && break || sleep 0.05; done
-refuse 1 "in use by process" "$launcher" -n 2 "$multihead" "${long[@]}" --out busy --resume
-wait "$job" || fail "the first of two jobs"
+for _ in $(seq 1200); do [[ -s busy/metrics.jsonl ]] && break || sleep 0.05; done
+refuse 1 "in use by process" "$launcher" -n 2 "$multihead" "${endless[@]}" --out busy --resume
+kill -TERM "$job" || fail "the first of two jobs"
+wait "$job"
 finish
