@@ -2,12 +2,12 @@
 
 import json
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
 
 import multihead as mh
+from small_bert import make_bert
 
 DATA = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the fixtures lie in a checkout")
@@ -18,10 +18,7 @@ KINDS = {"single_label": {}, "multi_label": {"multi_label": True}, "regression":
 
 @pytest.fixture
 def bert(tmp_path):
-    shutil.copytree(DATA / "bert", tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (tmp_path / "bert" / "tokenizer_config.json").write_text(
-        json.dumps({"do_lower_case": True, "model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
+    make_bert(tmp_path / "bert", WORDS)
     return tmp_path
 
 

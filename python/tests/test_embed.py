@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
+from small_bert import make_bert
 
 DATA = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the fixtures lie in a checkout")
@@ -20,11 +21,7 @@ TEXTS = ["The cats sat on a mat.", "unknown", "One, two, three!", "Moonlight", "
 
 @pytest.fixture
 def folder(tmp_path):
-    shutil.copytree(DATA / "bert", tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (tmp_path / "bert" / "tokenizer_config.json").write_text(
-        json.dumps({"do_lower_case": True, "model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
-    return str(tmp_path / "bert")
+    return str(make_bert(tmp_path / "bert", WORDS))
 
 
 def test_encode_takes_one_text_or_many(folder):

@@ -1,7 +1,6 @@
 """Estimators for scikit-learn: its own checks, pipelines, cross-validation, grid search, copies."""
 
 import atexit
-import json
 import pathlib
 import pickle
 import shutil
@@ -21,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import multihead as mh
 from multihead.estimators import EmbeddingClassifier, FineTunedClassifier, TextEmbedder
+from small_bert import make_bert
 
 DATA = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the fixtures lie in a checkout")
@@ -28,17 +28,9 @@ WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on a mat red sun sea gre
 FAST = dict(epochs=4, lr=1e-2, batch=8)
 
 
-def make_bert(folder):
-    shutil.copytree(DATA / "bert", folder)
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"do_lower_case": True, "model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    return make_bert(tmp_path_factory.mktemp("estimators") / "bert")
+    return make_bert(tmp_path_factory.mktemp("estimators") / "bert", WORDS)
 
 
 def texts_and_labels(count=60, classes=("low", "high", "odd")):
@@ -100,7 +92,7 @@ def _folder():
     if not _FOLDER:
         made = pathlib.Path(tempfile.mkdtemp(prefix="multihead-estimators-"))
         atexit.register(shutil.rmtree, made, ignore_errors=True)
-        _FOLDER.append(make_bert(made / "bert"))
+        _FOLDER.append(make_bert(made / "bert", WORDS))
     return _FOLDER[0]
 
 
@@ -193,7 +185,7 @@ def test_multihead_does_not_import_scikit_learn():
 
 
 def test_another_model_in_the_folder_is_seen(bert, tmp_path):
-    folder = make_bert(tmp_path / "bert")
+    folder = make_bert(tmp_path / "bert", WORDS)
     embedder = TextEmbedder(folder)
     before = embedder.transform(["the cat"])
     assert np.array_equal(before, TextEmbedder(bert).transform(["the cat"]))

@@ -4,7 +4,6 @@ import csv
 import json
 import pathlib
 import random
-import shutil
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
+from small_bert import make_bert
 
 metrics = pytest.importorskip("sklearn.metrics")
 BERT = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders" / "bert"
@@ -22,9 +22,7 @@ WORDS = "cat dog sun sea mat night tree bird fish stone".split()
 def test_a_classifier(tmp_path):
     rng = random.Random(6)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 6))) for _ in range(200)]
-    shutil.copytree(BERT, tmp_path / "bert")
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s"]) + "\n")
-    (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
+    make_bert(tmp_path / "bert", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s"])
     (tmp_path / "train.tsv").write_text("".join(f"{text}\t{text.split()[0]}\n" for text in texts))
     (tmp_path / "test.tsv").write_text("".join(f"{text}\t{rng.choice(WORDS)}\n" for text in texts))
     mh.train_classifier(tmp_path / "train.tsv", tmp_path / "model", init=tmp_path / "bert", steps=20, lr=1e-2)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
+from small_bert import make_bert
 from multihead import serve
 
 DATA = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
@@ -63,11 +64,7 @@ def test_a_folder_and_what_is_in_memory_answer_alike(folder):
 
 def test_vectors_are_those_of_encode(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the cat dog sat on a mat red sun".split()]
-    for part in (DATA / "bert").iterdir():
-        (tmp_path / part.name).write_bytes(part.read_bytes())
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "model_max_length": 19}))
-    encoder = mh.SentenceEncoder(tmp_path)
+    encoder = mh.SentenceEncoder(make_bert(tmp_path, words))
     texts = ["the cat sat", "a red sun", "zzz"]
     with mh.Server({"embed": encoder}) as server:
         status, answer = ask(server, "/v1/embeddings", {"model": "embed", "input": texts})

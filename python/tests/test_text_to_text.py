@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
+from small_bert import make_bert
 
 tf = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -150,11 +151,8 @@ def test_an_adapter(chat_model):
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
-    shutil.copytree(DATA / "encoders" / "bert", folder / "bert")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (folder / "bert" / "vocab.txt").write_text("\n".join(special + WORDS + ["##s"]) + "\n")
-    (folder / "bert" / "tokenizer_config.json").write_text(
-        json.dumps({"do_lower_case": True, "model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
+    make_bert(folder / "bert", special + WORDS + ["##s"])
     (folder / "labels.tsv").write_text("".join(f"{s}\t{s.split()[0]}\n" for s in sentences(200, 3)))
     (folder / "pairs.tsv").write_text("".join(f"{s}\t{s.split()[0]}s {n}\n" for n, s in enumerate(sentences(200, 4))))
     return folder
