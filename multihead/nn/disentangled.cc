@@ -47,20 +47,18 @@ Tensor distance_scores(const Tensor& query, const Tensor& key, const Tensor& que
   const int64_t length = query.size(1), spare = (key_vectors.size(0) - 1) / 2 - (length - 1);
   MH_CHECK(spare >= 0, ShapeError, "distance_scores: vectors of the distances up to ",
            (key_vectors.size(0) - 1) / 2, " for ", length, " tokens");
-  std::vector<int64_t> places;  // of i - j, seen from i and from j
-  for (const int64_t sign : {1, -1}) {
-    for (int64_t i = 0; i < length; ++i) {
-      for (int64_t j = 0; j < length; ++j) places.push_back(length - 1 + sign * (i - j));
-    }
+  std::vector<int64_t> places;  // of i - j
+  for (int64_t i = 0; i < length; ++i) {
+    for (int64_t j = 0; j < length; ++j) places.push_back(length - 1 + i - j);
   }
-  const Tensor both = Tensor::of<int64_t>({2, 1, length, length}, places);
-  const auto at = [&](const Tensor& tokens, const Tensor& vectors, int64_t side) {
+  const Tensor index = Tensor::of<int64_t>({1, length, length}, places);
+  const auto at = [&](const Tensor& tokens, const Tensor& vectors, const Tensor& own_index) {
     const Tensor near = slice(vectors, 0, spare, spare + 2 * length - 1);
-    const Tensor index = reshape(slice(both, 0, side, side + 1), {1, length, length});
-    return take_along_axis(products(reshape(tokens, {length, tokens.size(2), tokens.size(3)}), near), index,
-                           -1);
+    return take_along_axis(products(reshape(tokens, {length, tokens.size(2), tokens.size(3)}), near),
+                           own_index, -1);
   };
-  const Tensor from_queries = at(query, key_vectors, 0), from_keys = at(key, query_vectors, 1);
+  const Tensor from_queries = at(query, key_vectors, index),
+               from_keys = at(key, query_vectors, transpose(index, 1, 2));
   return reshape(scale(add(from_queries, transpose(from_keys, 1, 2)), scale_by),
                  {1, query.size(2), length, length});
 }
