@@ -38,6 +38,18 @@ class ClassifierRunTest : public EncoderRunTest {
     return run;
   }
 
+  // The share of the validation texts whose label is the most probable one.
+  double accuracy_of(const embed::TextClassifier& classifier) const {
+    const text::LabelledTexts valid = text::read_labelled(root_ / "valid.tsv");
+    const Tensor logits = classifier.logits(valid.texts);
+    int64_t right = 0;
+    for (int64_t i = 0; i < logits.size(0); ++i) {
+      const float* row = logits.data<float>() + i * 3;
+      right += classifier.label(std::max_element(row, row + 3) - row) == valid.labels[static_cast<size_t>(i)];
+    }
+    return static_cast<double>(right) / 60;
+  }
+
   static constexpr const char* kLabels[] = {"low", "mid", "high"};
 };
 
@@ -49,14 +61,7 @@ TEST_F(ClassifierRunTest, LearnsAndLeavesAClassifierThatSaysWhatWasMeasured) {
   EXPECT_THAT(summary.labels, ElementsAre("high", "low", "mid"));
   const auto classifier = embed::TextClassifier::load(path("a"));
   EXPECT_EQ(classifier.label(2), "mid");
-  const text::LabelledTexts valid = text::read_labelled(root_ / "valid.tsv");
-  const Tensor logits = classifier.logits(valid.texts);
-  int64_t right = 0;
-  for (int64_t i = 0; i < logits.size(0); ++i) {
-    const float* row = logits.data<float>() + i * 3;
-    right += classifier.label(std::max_element(row, row + 3) - row) == valid.labels[static_cast<size_t>(i)];
-  }
-  EXPECT_EQ(static_cast<double>(right) / 60, summary.validation->accuracy);
+  EXPECT_EQ(accuracy_of(classifier), summary.validation->accuracy);
   const Json config = io::load_json(path("a/config.json"));
   EXPECT_EQ(config.at("architectures").at(0).as_string(), "BertForSequenceClassification");
   EXPECT_EQ(config.at("label2id").at("mid").as_int(), 2);
@@ -200,14 +205,9 @@ TEST_F(ClassifierRunTest, AHeadAloneIsFittedToTheFoldersOwnVectors) {
   ASSERT_TRUE(embed::has_linear_head(path("head")));
   const auto classifier = embed::TextClassifier::load(path("head"));
   EXPECT_EQ(classifier.label(2), "mid");
+  EXPECT_EQ(accuracy_of(classifier), summary.validation->accuracy);
   const text::LabelledTexts valid = text::read_labelled(root_ / "valid.tsv");
   const Tensor logits = classifier.logits(valid.texts);
-  int64_t right = 0;
-  for (int64_t i = 0; i < logits.size(0); ++i) {
-    const float* row = logits.data<float>() + i * 3;
-    right += classifier.label(std::max_element(row, row + 3) - row) == valid.labels[static_cast<size_t>(i)];
-  }
-  EXPECT_EQ(static_cast<double>(right) / 60, summary.validation->accuracy);
   // The vectors are those of the encoder as it was, and so are its weights.
   const auto with = embed::SentenceEncoder::load(path("head"), std::nullopt);
   EXPECT_EQ(with.encode(valid.texts).to_vector<float>(), logits.to_vector<float>());
