@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/error.h"
 
@@ -18,14 +19,6 @@ bool is_token_char(char c) {
 
 bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
-}
-
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
 }
 
 std::string_view without_blanks(std::string_view text) {

@@ -1,10 +1,10 @@
 #include "multihead/text/corpus/table.h"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/json.h"
 #include "multihead/text/corpus/corpus.h"
 
@@ -15,9 +15,7 @@ using Cells = std::vector<std::string>;
 
 std::string folded(std::string_view text) {
   const size_t begin = std::min(text.find_first_not_of(' '), text.size());
-  std::string word(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
-  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return word;
+  return in_lower_case(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
 }
 
 bool goes_by(const Column& column, const std::string& word) {

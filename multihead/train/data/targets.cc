@@ -1,7 +1,6 @@
 #include "multihead/train/data/targets.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -9,6 +8,7 @@
 #include <numeric>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/embedding.h"
@@ -92,11 +92,6 @@ void check_names(const Names& labels) {
       "--labels-as-names true if they are names");
 }
 
-std::string lower_case(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 // The labels by their counts, most frequent first.
 std::vector<std::pair<int64_t, std::string>> counts_of(const std::vector<Names>& lists) {
   std::map<std::string, int64_t> counts;
@@ -129,7 +124,7 @@ void describe_labels(Targets& targets, const std::vector<Names>& training,
   }
   std::map<std::string, std::string> known;
   for (const auto& [count, label] : counts) {
-    const auto [other, is_new] = known.emplace(lower_case(label), label);
+    const auto [other, is_new] = known.emplace(in_lower_case(label), label);
     if (is_new) continue;
     targets.warnings.push_back(concat("the labels ", quote(other->second), " and ", quote(label), " (", count,
                                       " texts) differ in capital letters only"));
