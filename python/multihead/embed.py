@@ -6,15 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from ._core import (
-    ImageClassifier,
-    TextClassifier,
-    TextEncoder,
-    TokenClassifier,
-    fill_mask,
-    label_probabilities,
-    nearest,
-    tensor,
-)
+    ImageClassifier, TextClassifier, TextEncoder, TokenClassifier, fill_mask, label_probabilities, nearest, tensor,
+)  # fmt: skip
 from ._types import ArrayLike, Function, PathLike
 
 if TYPE_CHECKING:
@@ -23,15 +16,9 @@ if TYPE_CHECKING:
     from ._core import Encoder, Tokenizer
 
 __all__ = [
-    "CrossEncoder",
-    "ImageClassifier",
-    "SentenceEncoder",
-    "TextClassifier",
-    "TokenClassifier",
-    "fill_mask",
-    "label_probabilities",
-    "nearest",
-]
+    "CrossEncoder", "ImageClassifier", "SentenceEncoder", "TextClassifier", "TokenClassifier", "fill_mask",
+    "label_probabilities", "nearest",
+]  # fmt: skip
 
 
 def _batch_tokens(batch_size):

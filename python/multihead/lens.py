@@ -14,20 +14,8 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from ._core import (
-    Adam,
-    Mask,
-    NoTape,
-    Points,
-    Tape,
-    Tensor,
-    cross_entropy,
-    keep,
-    mul,
-    relu,
-    sigmoid,
-    sum as sum_of,
-    tensor,
-)
+    Adam, Mask, NoTape, Points, Tape, Tensor, cross_entropy, keep, mul, relu, sigmoid, sum as sum_of, tensor,
+)  # fmt: skip
 from ._types import ArrayLike
 from .models import prune
 
@@ -456,22 +444,7 @@ def train_head_gates(model: Any, batches: Any, *, penalty: float = 0.02, lr: flo
 
 
 __all__ = [
-    "Cache",
-    "ablate_heads",
-    "activation_patching",
-    "attention_rollout",
-    "attribution_patching",
-    "copying_accuracy",
-    "direct_logit_attribution",
-    "head_gates",
-    "head_importance",
-    "head_scores",
-    "integrated_gradients",
-    "knock_out",
-    "logit_lens",
-    "path_patching",
-    "prune",
-    "run_with_cache",
-    "run_with_hooks",
-    "train_head_gates",
-]
+    "Cache", "ablate_heads", "activation_patching", "attention_rollout", "attribution_patching", "copying_accuracy",
+    "direct_logit_attribution", "head_gates", "head_importance", "head_scores", "integrated_gradients", "knock_out",
+    "logit_lens", "path_patching", "prune", "run_with_cache", "run_with_hooks", "train_head_gates",
+]  # fmt: skip

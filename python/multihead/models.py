@@ -6,27 +6,10 @@ import os
 from typing import Any
 
 from ._core import (
-    DecodeState,
-    Encoder,
-    EncoderConfig,
-    Generator,
-    ImageEncoder,
-    ImageEncoderConfig,
-    LanguageModel,
-    LanguageModelConfig,
-    Seq2Seq,
-    Seq2SeqConfig,
-    Translator,
-    is_encoder_folder,
-    is_image_folder,
-    is_seq2seq_folder,
-    language_model_preset,
-    least_important,
-    load_state,
-    pool_kv_heads,
-    prune,
-    save_state,
-)
+    DecodeState, Encoder, EncoderConfig, Generator, ImageEncoder, ImageEncoderConfig, LanguageModel,
+    LanguageModelConfig, Seq2Seq, Seq2SeqConfig, Translator, is_encoder_folder, is_image_folder, is_seq2seq_folder,
+    language_model_preset, least_important, load_state, pool_kv_heads, prune, save_state,
+)  # fmt: skip
 from ._types import PathLike
 
 
@@ -46,25 +29,8 @@ class AutoModel:
 
 
 __all__ = [
-    "AutoModel",
-    "DecodeState",
-    "Encoder",
-    "EncoderConfig",
-    "Generator",
-    "ImageEncoder",
-    "ImageEncoderConfig",
-    "LanguageModel",
-    "LanguageModelConfig",
-    "Seq2Seq",
-    "Seq2SeqConfig",
-    "Translator",
-    "is_encoder_folder",
-    "is_image_folder",
-    "is_seq2seq_folder",
-    "language_model_preset",
-    "least_important",
-    "load_state",
-    "pool_kv_heads",
-    "prune",
-    "save_state",
-]
+    "AutoModel", "DecodeState", "Encoder", "EncoderConfig", "Generator", "ImageEncoder", "ImageEncoderConfig",
+    "LanguageModel", "LanguageModelConfig", "Seq2Seq", "Seq2SeqConfig", "Translator", "is_encoder_folder",
+    "is_image_folder", "is_seq2seq_folder", "language_model_preset", "least_important", "load_state", "pool_kv_heads",
+    "prune", "save_state",
+]  # fmt: skip

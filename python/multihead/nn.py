@@ -6,26 +6,10 @@ import copy
 from typing import TYPE_CHECKING, Any, Mapping
 
 from ._core import (
-    AttentionSizes,
-    DecodeState,
-    Embedding,
-    FeedForward,
-    Linear,
-    MultiHeadAttention,
-    Norm,
-    OwnAttentionCall,
-    RelativeBias,
-    SinusoidalPositionalEncoding,
-    Transformer,
-    TransformerDecoder,
-    TransformerEncoder,
-    TransformerLayer,
-    alibi_slopes,
-    manual_seed,
-    position_ids,
-    relative_buckets,
-    sinusoidal_positions,
-)
+    AttentionSizes, DecodeState, Embedding, FeedForward, Linear, MultiHeadAttention, Norm, OwnAttentionCall,
+    RelativeBias, SinusoidalPositionalEncoding, Transformer, TransformerDecoder, TransformerEncoder, TransformerLayer,
+    alibi_slopes, manual_seed, position_ids, relative_buckets, sinusoidal_positions,
+)  # fmt: skip
 from . import _core, _printing
 from ._core import Rng, Tensor
 from ._types import ArrayLike
@@ -214,28 +198,8 @@ def _name_of(attention):
 
 
 __all__ = [
-    "Attention",
-    "AttentionSizes",
-    "DecodeState",
-    "Embedding",
-    "FeedForward",
-    "LayerNorm",
-    "Linear",
-    "Module",
-    "MultiHeadAttention",
-    "Norm",
-    "OwnAttentionCall",
-    "RMSNorm",
-    "SinusoidalPositionalEncoding",
-    "Transformer",
-    "TransformerDecoder",
-    "TransformerEncoder",
-    "TransformerLayer",
-    "RelativeBias",
-    "relative_buckets",
-    "alibi_slopes",
-    "manual_seed",
-    "masked_X",
-    "position_ids",
-    "sinusoidal_positions",
-]
+    "Attention", "AttentionSizes", "DecodeState", "Embedding", "FeedForward", "LayerNorm", "Linear", "Module",
+    "MultiHeadAttention", "Norm", "OwnAttentionCall", "RMSNorm", "SinusoidalPositionalEncoding", "Transformer",
+    "TransformerDecoder", "TransformerEncoder", "TransformerLayer", "RelativeBias", "relative_buckets",
+    "alibi_slopes", "manual_seed", "masked_X", "position_ids", "sinusoidal_positions",
+]  # fmt: skip

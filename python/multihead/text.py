@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from ._core import (
-    Encoding,
-    Tokenizer,
-    bleu,
-    bleu_signature,
-    chrf,
-    chrf_signature,
-    read_pairs,
-    read_text,
-    split_corpus,
-    token_labels,
-    tokenize_13a,
-)
+    Encoding, Tokenizer, bleu, bleu_signature, chrf, chrf_signature, read_pairs, read_text, split_corpus,
+    token_labels, tokenize_13a,
+)  # fmt: skip
 
 from ._types import PathLike
 
@@ -29,16 +20,6 @@ class AutoTokenizer:
 
 
 __all__ = [
-    "AutoTokenizer",
-    "Encoding",
-    "Tokenizer",
-    "bleu",
-    "bleu_signature",
-    "chrf",
-    "chrf_signature",
-    "read_pairs",
-    "read_text",
-    "split_corpus",
-    "token_labels",
-    "tokenize_13a",
-]
+    "AutoTokenizer", "Encoding", "Tokenizer", "bleu", "bleu_signature", "chrf", "chrf_signature", "read_pairs",
+    "read_text", "split_corpus", "token_labels", "tokenize_13a",
+]  # fmt: skip

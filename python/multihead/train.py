@@ -226,19 +226,7 @@ def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, o
 
 
 __all__ = [
-    "check_encoder",
-    "check_language_model",
-    "check_translator",
-    "classifier_settings",
-    "embedder_settings",
-    "evaluate",
-    "fit_linear_head",
-    "language_model_settings",
-    "masked_lm_settings",
-    "seq2seq_settings",
-    "train_classifier",
-    "train_embedder",
-    "train_language_model",
-    "train_masked_lm",
-    "train_seq2seq",
-]
+    "check_encoder", "check_language_model", "check_translator", "classifier_settings", "embedder_settings",
+    "evaluate", "fit_linear_head", "language_model_settings", "masked_lm_settings", "seq2seq_settings",
+    "train_classifier", "train_embedder", "train_language_model", "train_masked_lm", "train_seq2seq",
+]  # fmt: skip
