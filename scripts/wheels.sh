@@ -1,14 +1,23 @@
 #!/usr/bin/env bash
-# Builds Python wheels for old Linux systems (glibc 2.28 and later) into dist/, with Zig's compiler: see
+# Builds Python wheels for old Linux systems (glibc 2.28 and later, or musl) into dist/, with Zig's compiler: see
 # packaging/dependencies.sh.
 #   scripts/wheels.sh [PYTHON...]     default: python3; from 3.12 on one wheel serves all later versions
 #   ARCH=aarch64 scripts/wheels.sh    for 64-bit ARM, cross-compiled
+#   LIBC=musl scripts/wheels.sh       for Alpine and other systems with musl 1.2
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 arch=${ARCH:-x86_64}
-folder=$PWD/build/wheels/$arch
-packaging/dependencies.sh "$folder" "$arch-linux-gnu.2.28"
+case ${LIBC:-glibc} in
+  glibc) target=$arch-linux-gnu.2.28 platform=manylinux_2_28_$arch ;;
+  musl) target=$arch-linux-musl platform=musllinux_1_2_$arch ;;
+  *)
+    echo "scripts/wheels.sh: LIBC must be glibc or musl, not $LIBC" >&2
+    exit 2
+    ;;
+esac
+folder=$PWD/build/wheels/$platform
+packaging/dependencies.sh "$folder" "$target"
 mkdir -p dist
 
 for python in "${@:-python3}"; do
@@ -33,7 +42,7 @@ for python in "${@:-python3}"; do
     "$env/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
     --config-settings=build-dir="$folder/$tag-build" .
   # What the system must offer is checked, and the wheel gets the name that says so. Nothing needs to be put inside.
-  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair --plat "manylinux_2_28_$arch" --wheel-dir dist "$folder"/wheel/*.whl
+  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair --plat "$platform" --wheel-dir dist "$folder"/wheel/*.whl
   if compgen -G "$folder/wheel/*-abi3-*.whl" >/dev/null; then "$env/bin/abi3audit" --strict "$folder"/wheel/*.whl; fi
 done
 ls -l dist

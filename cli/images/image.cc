@@ -46,8 +46,8 @@ void read_ppm(std::string_view rest, const std::string& path, const Room& room) 
 
 void read_png(std::string_view bytes, const std::string& path, const Room& room) {
   static const auto read =
-      module_function<ReadPng>(multihead_read_png, kPngModule, kReadPng, "PNG images need",
-                               "it is built where libpng is (Debian: libpng-dev)");
+      held_or_loaded<ReadPng>(multihead_read_png, kPngModule, kReadPng, "PNG images need",
+                              "it is built where libpng is (Debian: libpng-dev)");
   std::string problem;
   read({bytes, room}, problem);
   if (!problem.empty()) bad_image(path, printable(problem));

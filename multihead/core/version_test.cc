@@ -32,7 +32,8 @@ TEST(VersionTest, TheChangelogHasThisReleaseBelowWhatIsUnreleased) {
 }
 
 TEST(VersionTest, RecipesThatCannotReadTheHeaderAgree) {
-  for (const char* name : {"packaging/nix/default.nix", "packaging/vcpkg/vcpkg.json"}) {
+  for (const char* name :
+       {"packaging/conda/recipe.yaml", "packaging/nix/default.nix", "packaging/vcpkg/vcpkg.json"}) {
     std::ifstream file(MULTIHEAD_SOURCE_DIR "/" + std::string(name));
     const std::string text(std::istreambuf_iterator<char>(file), {});
     EXPECT_NE(text.find('"' + std::string(version()) + '"'), text.npos) << name;

@@ -1,6 +1,5 @@
 #include "multihead/distributed/world.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -8,16 +7,14 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <filesystem>
 
+#include "multihead/core/modules-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/distributed/mpi_group-inl.h"
 
 namespace multihead::distributed {
 namespace {
-
-namespace fs = std::filesystem;
 
 // 0: not set, or no number.
 int number_in(const char* variable) {
@@ -34,22 +31,6 @@ int first_number(std::initializer_list<const char*> variables) {
   return 0;
 }
 
-// Beside the program, where it was installed, beside the library.
-std::vector<fs::path> plugin_folders() {
-  std::vector<fs::path> folders;
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  folders.push_back(program);
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&launch), &info) != 0 && info.dli_fname != nullptr) {
-    folders.push_back(fs::absolute(info.dli_fname, ignored).parent_path());
-  }
-  for (const char* name : {"lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"}) {
-    folders.push_back(program.parent_path() / name);
-  }
-  return folders;
-}
-
 std::vector<std::string> plugins(const Launch& launch) {
   if (const char* given = std::getenv("MULTIHEAD_MPI_PLUGIN"); given != nullptr && *given != '\0') {
     return {given};
@@ -58,13 +39,8 @@ std::vector<std::string> plugins(const Launch& launch) {
   if (launch.uses_pmi) std::swap(names[0], names[1]);
   std::vector<std::string> found;
   for (const char* name : names) {
-    for (const fs::path& folder : plugin_folders()) {
-      std::error_code ignored;
-      if (fs::exists(folder / name, ignored)) {
-        found.push_back(folder / name);
-        break;
-      }
-    }
+    const auto paths = find_modules(name);
+    if (!paths.empty()) found.push_back(paths.front());
   }
   return found;
 }
@@ -75,9 +51,7 @@ const MpiFunctions& load(const Launch& launch) {
            " says that this is one of several processes, but found no multihead_openmpi.so or "
            "multihead_mpich.so beside the program; they are built if MPI is installed (Debian: "
            "libopenmpi-dev, libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
-  void* module = dlopen(paths.front().c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* function = module != nullptr ? dlsym(module, kOpenMpi) : nullptr;
-  MH_CHECK(function != nullptr, ValueError, "MPI: ", quote(dlerror(), 400));
+  void* function = module_function(paths.front(), kOpenMpi);
   const char* error = nullptr;
   const MpiFunctions* functions =
       reinterpret_cast<OpenMpi>(function)(&error);  // NOLINT(*-reinterpret-cast): as dlsym is meant

@@ -1,14 +1,16 @@
 """python -m multihead: the command line."""
 
-import os
+import signal
 import sys
 
+from ._core import run_program
 
-def main():
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "multihead")
-    if not os.path.exists(program):
-        sys.exit("multihead: this build has no command line (MULTIHEAD_BUILD_CLI=OFF)")
-    os.execv(program, ["multihead", *sys.argv[1:]])
+
+def main() -> None:
+    # Python notes Ctrl-C and waits until its own code runs again, which it does not before the program ends.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(run_program(sys.argv[1:]))
 
 
 if __name__ == "__main__":

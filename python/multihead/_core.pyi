@@ -24,6 +24,9 @@ class ShapeError(ValueError): ...
 def git_hash() -> str:
     """Commit the library was built from, or ''."""
 
+def run_program(arguments: Sequence[str | bytes | os.PathLike[str]]) -> int:
+    """The command line; the exit code. For python -m multihead."""
+
 def num_threads() -> int:
     """Number of threads of the kernels, the caller included."""
 

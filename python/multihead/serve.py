@@ -15,7 +15,7 @@ __all__ = ["Server"]
 
 Servable = Union[PathLike, TextGenerator, "tuple[LanguageModel, Tokenizer]", SentenceEncoder, CrossEncoder, TextClassifier]
 
-_SOCKETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "multihead_sockets.so")
+_SOCKETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "multihead_sockets.so")
 
 
 class Server:

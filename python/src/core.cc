@@ -1,9 +1,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <new>
 #include <typeinfo>
 
+#include "cli/program.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/memory/storage.h"
@@ -15,6 +17,7 @@
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "python/src/bindings.h"
+#include "python/src/path.h"
 #include "python/src/tensor/convert.h"
 
 namespace multihead::python {
@@ -88,6 +91,12 @@ void bind_core(nb::module_& m) {
   m.attr("__version__") = std::string(version());
   m.def(
       "git_hash", [] { return std::string(git_hash()); }, "Commit the library was built from, or ''.");
+  m.def(
+      "run_program",
+      [](const std::vector<Path>& arguments) {
+        return cli::program({arguments.begin(), arguments.end()});
+      },
+      nb::arg("arguments"), "The command line; the exit code. For python -m multihead.");
   m.def("num_threads", &num_threads, "Number of threads of the kernels, the caller included.");
   m.def("missing_threads", &missing_threads,
         "Threads that the system could not start (a limit on processes or address space); the others do "

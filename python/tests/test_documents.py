@@ -202,8 +202,8 @@ def commands(page):
                 yield command
 
 
-# Beside the program lie the modules for HTTP and MPI, in builds that have them.
-PROGRAM = pathlib.Path(mh.__file__).parent / "bin"
+# Here lie the modules for HTTP, PNG and MPI, in builds that have them.
+PACKAGE = pathlib.Path(mh.__file__).parent
 
 
 def run(command, folder):
@@ -217,7 +217,7 @@ def run(command, folder):
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}", MULTIHEAD_NUM_THREADS="1",
                        OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
     if arguments[:2] in (["multihead", "lab"], ["multihead", "serve"]):
-        if not (PROGRAM / "multihead_sockets.so").exists():
+        if not (PACKAGE / "multihead_sockets.so").exists():
             return
         arguments = [re.sub(r"^8\d{3}$", "0", word) for word in arguments]  # a port that is free
         with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
@@ -234,9 +234,9 @@ def test_commands_run(page, folder):
     (folder / "bin" / "multihead").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m multihead "$@"\n')
     (folder / "bin" / "multihead").chmod(0o755)
     for command in commands(page):
-        if not (shutil.which("mpirun") and (PROGRAM / "multihead_openmpi.so").exists()):
+        if not (shutil.which("mpirun") and (PACKAGE / "multihead_openmpi.so").exists()):
             command = re.sub(r"^mpirun -n \d+ ", "", command)  # the same weights by promise
-        if not (PROGRAM / "multihead_png.so").exists():
+        if not (PACKAGE / "multihead_png.so").exists():
             command = re.sub(r" \w+\.png\b", "", command)
         run(command, folder)
 
