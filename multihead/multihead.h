@@ -43,6 +43,7 @@
 #include "multihead/ops/attention/ring/context_scope.h"
 #include "multihead/ops/attention/ring/ring.h"
 #include "multihead/ops/attention/ring/shards.h"
+#include "multihead/ops/attention/rows/attention_rows.h"
 #include "multihead/ops/attention/score_math.h"
 #include "multihead/ops/attention/score_mod.h"
 #include "multihead/ops/dropout.h"

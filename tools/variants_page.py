@@ -28,13 +28,13 @@ TABLE = """
 
 Largest errors relative to the largest number, float64 and float32, lengths 1 to 130; milliseconds of forward, and of forward with
 backward, and MiB held for the backward, for [1, 8, {length}, 64] in float32 on one thread, causal unless the variant is not.
-{machine} PyTorch is the eager definition beside each variant.
+{machine} PyTorch is the definition beside each variant, eager and by torch.compile ({torch}).
 "At 16k" is the most memory in MiB that forward and backward take beyond inputs and their gradients at 16,384 tokens, one head of
 64 numbers; a matrix of scores would take 1,024. A dash stands where one is held, or nothing was measured.
 `examples/variants/run.py` prints them.
 
-| | f64 | gradients | f32 | gradients | ms | with backward | MiB | at 16k | PyTorch ms | with backward | MiB |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| | f64 | gradients | f32 | gradients | ms | with backward | MiB | at 16k | PyTorch ms | with backward | MiB | compiled ms | with backward |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -67,7 +67,7 @@ def page():
         if row is None:
             sys.exit(f"tools/variants_page.py: figures.json has no {name}; run examples/variants/run.py --json {GALLERY}/figures.json")
         numbers = [f"{x:.0e}" for x in row["f64"] + row["f32"]]
-        figures_of = [*row["ours"], row["ours_mb"], row.get("long_mb"), *row["pytorch"], row["pytorch_mb"]]
+        figures_of = [*row["ours"], row["ours_mb"], row.get("long_mb"), *row["pytorch"], row["pytorch_mb"], *row["compiled"]]
         numbers += [f"{x:.1f}" if x is not None else "–" for x in figures_of]
         table += f"| {name.replace('_', ' ')} | " + " | ".join(numbers) + " |\n"
     return HEAD + "\n".join(sections) + table

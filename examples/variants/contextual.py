@@ -1,9 +1,8 @@
 """CoPE: positions that count gates, interpolated between learned ones: https://arxiv.org/abs/2405.18719"""
 
 import multihead as mh
-from common import allowed, plain_scores, qkv, repeated, scores, shared
+from common import plain_scores, qkv, repeated
 
-COMPOSED = True  # of ops that hold every score
 POSITIONS = 12
 
 
@@ -11,14 +10,17 @@ def inputs(rng, s):
     return {**qkv(rng, s), "table": rng.normal(size=(s.D, POSITIONS))}
 
 
-def variant(q, k, v, table, causal):
-    s, mask = scores(q, k), allowed(causal, q.shape[2])
-    counted = mh.clamp(mh.cumsum(mh.where(mask, mh.sigmoid(s), 0.0), -1, reverse=True), high=POSITIONS - 1.0)
+def weights(rows, table):
+    s, by_place = rows.scores, mh.matmul(rows.query, table)
+    counted = mh.clamp(mh.cumsum(mh.sigmoid(s), -1, reverse=True), high=POSITIONS - 1.0)
     below = mh.cast(counted.detach(), "int64")
-    share, by_place = counted - mh.cast(below, s.dtype), mh.matmul(q, table)
-    above = mh.take_along_axis(by_place, (below.numpy() + 1).clip(max=POSITIONS - 1), -1)
-    s = s + share * above + (1.0 - share) * mh.take_along_axis(by_place, below, -1)
-    return mh.matmul(mh.softmax(mh.where(mask, s, float("-inf"))), shared(v, q))
+    share = counted - mh.cast(below, s.dtype)
+    steps = mh.concat([by_place[..., 1:] - by_place[..., :-1], 0.0 * by_place[..., :1]], -1)
+    return mh.softmax(s + mh.take_along_axis(by_place, below, -1) + share * mh.take_along_axis(steps, below, -1))
+
+
+def variant(q, k, v, table, causal):
+    return mh.attention_rows(q, k, v, weights, inputs=[table], mask=mh.causal() if causal else None)
 
 
 def plain(torch, q, k, v, table, mask):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks every variant against PyTorch in float64 and measures both.
 
-    examples/variants/run.py [NAME...] [--length 1024] [--json FILE]
+    examples/variants/run.py [NAME...] [--length 1024] [--compiled] [--json FILE]
 
 Prints the largest error of results and gradients in f64 and f32 over several lengths, full and causal, relative to the largest
-number; milliseconds of forward, and of forward and backward; the memory held for the backward, beside eager PyTorch; and the
-most memory that forward and backward take beyond the inputs at LONG tokens.
+number; milliseconds of forward, and of forward and backward; the memory held for the backward, beside eager PyTorch and, with
+--compiled, torch.compile; and the most memory that forward and backward take beyond the inputs at LONG tokens.
 """
 
 import argparse
@@ -55,14 +55,14 @@ def ours(module, arrays, causal, dtype):
     return [y.detach().numpy() for y in results], gradients
 
 
-def pytorch(module, arrays, causal, dtype):
+def pytorch(module, arrays, causal, dtype, plain=None):
     import torch
 
     kind = torch.float64 if dtype == np.float64 else torch.float32
     given = {n: torch.tensor(x) if x.dtype == bool else torch.tensor(x, dtype=kind, requires_grad=True) for n, x in arrays.items()}
     length = arrays["q"].shape[2]
     mask = torch.ones(length, length, dtype=torch.bool)
-    results = as_tuple(module.plain(torch, **given, mask=mask.tril() if causal else mask))
+    results = as_tuple((plain or module.plain)(torch, **given, mask=mask.tril() if causal else mask))
     sum((y * torch.tensor(w, dtype=kind)).sum() for y, w in zip(results, weighted(results))).backward()
     gradients = {n: x.grad.numpy() if x.grad is not None else np.zeros(x.shape) for n, x in given.items() if x.dtype != torch.bool}
     return [y.detach().numpy() for y in results], gradients
@@ -148,7 +148,7 @@ def peak_of(name):
     return float(found.stdout)
 
 
-def measured(module, length):
+def measured(module, length, compiles):
     """On one thread, [1, 8, length, 64] in f32."""
     causal, s = modes(module)[0], sizes(length, 1, 8, 8, 64)
     arrays = {n: x if x.dtype == bool else x.astype("f4") for n, x in module.inputs(np.random.default_rng(0), s).items()}
@@ -168,13 +168,20 @@ def measured(module, length):
         forward = milliseconds(lambda: module.plain(torch, **given, mask=mask))
     row["pytorch"] = [forward, milliseconds(lambda: pytorch(module, arrays, causal, np.float32))]
     row["pytorch_mb"] = held_by_pytorch(module, arrays, causal)
+    if not compiles:
+        return row
+    torch._dynamo.reset()
+    compiled = torch.compile(module.plain, dynamic=False)
+    with torch.no_grad():
+        forward = milliseconds(lambda: compiled(torch, **given, mask=mask))
+    row["compiled"] = [forward, milliseconds(lambda: pytorch(module, arrays, causal, np.float32, compiled))]
     return row
 
 
-def report(name, length):
+def report(name, length, compiles):
     module = importlib.import_module(name)
     row = {"f64": errors(module, np.float64, (1, 37, 130)), "f32": errors(module, np.float32, (1, 37, 130))}
-    return {**row, **measured(module, length), "long_mb": peak_of(name)}
+    return {**row, **measured(module, length, compiles), "long_mb": peak_of(name)}
 
 
 def text(number, width=6):
@@ -186,23 +193,28 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--json", help="write the figures to this file, which keeps those of other variants")
+    parser.add_argument("--compiled", action="store_true", help="measure torch.compile too, which takes a minute each")
     parser.add_argument("--peak", action="store_true", help="print only the memory at 16384 tokens")
     options = parser.parse_args()
     mh.set_num_threads(1)
     if options.peak:
         print(peak(importlib.import_module(options.names[0]), LONG))
         return
-    print(f"{'':15} {'f64':>8} {'gradient':>8} {'f32':>8} {'gradient':>8} | {'ms':>6} {'+ back':>7} {'MiB':>6} {'long':>6} | PyTorch")
+    print(f"{'':15} {'f64':>8} {'gradient':>8} {'f32':>8} {'gradient':>8} | {'ms':>6} {'+ back':>7} {'MiB':>6} {'long':>6} | {'PyTorch':22} | compiled")
     rows = {}
     path = pathlib.Path(options.json) if options.json else None
     if path and path.exists():
         rows = json.loads(path.read_text())["rows"]
     for name in options.names or NAMES:
-        row = report(name, options.length)
+        row = report(name, options.length, options.compiled)
         rows[name] = {**rows.get(name, {}), **row}
         numbers = [f"{x:8.1e}" for x in row["f64"] + row["f32"]]
         ours_text = f"{row['ours'][0]:6.1f} {row['ours'][1]:7.1f} {row['ours_mb']:6.1f} {text(row['long_mb'])}"
-        other = f"{row['pytorch'][0]:6.1f} {row['pytorch'][1]:7.1f} {row['pytorch_mb']:6.1f}" if "pytorch" in row else "-"
+        other = "-"
+        if "pytorch" in row:
+            other = f"{row['pytorch'][0]:6.1f} {row['pytorch'][1]:7.1f} {row['pytorch_mb']:6.1f}"
+        if "compiled" in row:
+            other += f" | {row['compiled'][0]:6.1f} {row['compiled'][1]:7.1f}"
         print(f"{name:15}", *numbers, "|", ours_text, "|", other, flush=True)
     if path:
         about = {"length": options.length, "machine": f"{mh.cpu_name()}, {mh.isa()}."}

@@ -10,9 +10,8 @@ inputs = qkv
 
 def variant(q, k, v, causal):
     shift = math.log(k.shape[2])
-    score = mh.score_mod(lambda s, b, h, i, j: (s - shift).log_sigmoid())
-    out, lse = mh.attention(q, k, v, mask=mh.causal() if causal else None, score_mod=score, return_lse=True)
-    return out * mh.exp(lse)[..., None]
+    weight = mh.score_mod(lambda s, b, h, i, j: (s - shift).sigmoid())
+    return mh.attention(q, k, v, mask=mh.causal() if causal else None, normalise="none", weight=weight)
 
 
 def plain(torch, q, k, v, mask):

@@ -1,18 +1,25 @@
 """Softpick: relu(e^s - 1) over the sum of |e^s - 1|: https://arxiv.org/abs/2504.20966"""
 
-import multihead as mh
-from common import allowed, plain_scores, qkv, repeated, scores, shared
+import numpy as np
 
-COMPOSED = True  # of ops that hold every score
+import multihead as mh
+from common import plain_scores, qkv, repeated
 
 inputs = qkv
 
 
 def variant(q, k, v, causal):
-    s = mh.where(allowed(causal, q.shape[2]), scores(q, k), 0.0)  # e^0 - 1: no weight
-    top = mh.max(s.detach(), -1, True)
-    w = mh.exp(s - top) - mh.exp(-top)
-    return mh.matmul(mh.relu(w) / mh.sum(mh.abs(w), -1, True), shared(v, q))
+    mask, T = mh.causal() if causal else None, k.shape[2]
+    lse = mh.attention(q, k, v[..., :0], mask=mask, return_lse=True)[1]
+    top = mh.relu(lse.detach())  # by which no exponential overflows
+
+    def weight(s, b, h, i, j, row):
+        return np.maximum((s - top[b, h, row]).exp() - (-top[b, h, row]).exp(), 0.0)
+
+    out, kept = mh.attention(q, k, v, mask=mask, normalise="sum", weight=mh.score_mod(weight), return_lse=True)
+    seen = mh.cast(mh.tensor(np.arange(1.0, T + 1) if causal else np.full(T, float(T))), q.dtype)
+    signed = mh.exp(lse - top) - seen * mh.exp(-top)  # sum of w; that of |w| is 2 sum(max(w, 0)) - sum(w)
+    return out * (kept / (2.0 * kept - signed))[..., None]
 
 
 def plain(torch, q, k, v, mask):

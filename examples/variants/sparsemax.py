@@ -1,19 +1,13 @@
 """Sparsemax, the nearest point of the simplex: https://arxiv.org/abs/1602.02068"""
 
 import multihead as mh
-from common import allowed, plain_scores, qkv, repeated, scores, shared
+from common import plain_scores, qkv, repeated
 
 inputs = qkv
 
 
 def variant(q, k, v, causal):
-    s = mh.where(allowed(causal, q.shape[2]), scores(q, k), -1e4)
-    ordered = mh.sort(s, descending=True)
-    sums = mh.cumsum(ordered, -1) - 1.0
-    place = mh.cast(mh.cumsum(mh.cast(mh.ones(ordered.shape), s.dtype), -1), s.dtype)
-    count = mh.sum(mh.cast(mh.greater(ordered * place, sums), s.dtype), -1, True)
-    threshold = mh.take_along_axis(sums, mh.cast(count, "int64").numpy() - 1, -1) / count
-    return mh.matmul(mh.relu(s - threshold), shared(v, q))
+    return mh.attention(q, k, v, normalise="sparsemax", mask=mh.causal() if causal else None)
 
 
 def plain(torch, q, k, v, mask):

@@ -1,18 +1,19 @@
 """Stick-breaking attention: each key takes its share of what later keys left: https://arxiv.org/abs/2410.17980"""
 
 import multihead as mh
-from common import allowed, plain_scores, qkv, repeated, scores, shared
-
-COMPOSED = True  # of ops that hold every score
+from common import plain_scores, qkv, repeated
 
 inputs = qkv
 
 
-def variant(q, k, v, causal):
-    s, mask = scores(q, k), allowed(causal, q.shape[2])
-    left = mh.where(mask, mh.log_sigmoid(-s), 0.0)
+def weights(rows):
+    left = mh.log_sigmoid(-rows.scores)
     later = mh.cumsum(left, -1, reverse=True) - left
-    return mh.matmul(mh.where(mask, mh.exp(mh.log_sigmoid(s) + later), 0.0), shared(v, q))
+    return mh.exp(mh.log_sigmoid(rows.scores) + later)
+
+
+def variant(q, k, v, causal):
+    return mh.attention_rows(q, k, v, weights, mask=mh.causal() if causal else None)
 
 
 def plain(torch, q, k, v, mask):

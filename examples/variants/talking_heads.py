@@ -1,9 +1,7 @@
 """Talking heads: scores and weights mixed over the heads: https://arxiv.org/abs/2003.02436"""
 
 import multihead as mh
-from common import allowed, plain_scores, qkv, repeated, scores, shared
-
-COMPOSED = True  # of ops that hold every score
+from common import plain_scores, qkv, repeated
 
 
 def inputs(rng, s):
@@ -15,10 +13,13 @@ def mixed(x, weights):
     return mh.reshape(mh.matmul(weights, mh.reshape(x, (B, H, T * S))), (B, H, T, S))
 
 
+def weights(rows, before, after):
+    s = mixed(mh.where(rows.seen, rows.scores, 0.0), before)
+    return mixed(mh.softmax(mh.where(rows.seen, s, float("-inf"))), after)
+
+
 def variant(q, k, v, before, after, causal):
-    s = mixed(scores(q, k), before)
-    p = mh.softmax(mh.where(allowed(causal, q.shape[2]), s, float("-inf")))
-    return mh.matmul(mixed(p, after), shared(v, q))
+    return mh.attention_rows(q, k, v, weights, inputs=[before, after], mask=mh.causal() if causal else None)
 
 
 def plain(torch, q, k, v, before, after, mask):

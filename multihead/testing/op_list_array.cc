@@ -1,12 +1,14 @@
-// Cases of ops/array and of linear attention.
+// Cases of ops/array, of linear attention and of attention over whole rows.
 #include "multihead/ops/array/compare.h"
 #include "multihead/ops/array/gather.h"
 #include "multihead/ops/array/scan.h"
 #include "multihead/ops/array/solve.h"
 #include "multihead/ops/array/sort.h"
 #include "multihead/ops/array/windows.h"
+#include "multihead/ops/attention/rows/attention_rows.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear_attention.h"
+#include "multihead/ops/reduce.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/op_list-inl.h"
 
@@ -141,6 +143,20 @@ void linear_attention_cases(List& list) {
            {list.normal({1, 1, 4, 3}), list.normal({1, 1, 4, 3}), list.normal({1, 1, 4, 35})});
 }
 
+void attention_rows_cases(List& list) {
+  const auto call = [](const Inputs& x) {
+    const auto weights = [](const ScoreRows& rows, const Inputs& in) {
+      const Tensor left = log_sigmoid(scale(rows.scores, -1));
+      const Tensor share = exp(add(log_sigmoid(rows.scores), sub(cumsum(left, 3, true), left)));
+      return mul(mul(share, in[0]), sigmoid(sum(rows.query, 3, true)));
+    };
+    return attention_rows(x[0], x[1], x[2], weights, {.mask = causal(), .inputs = {x[3]}});
+  };
+  list.one("attention_rows", "stick-breaking", call,
+           {list.normal({2, 4, 5, 3}), list.normal({2, 2, 6, 3}), list.normal({2, 2, 6, 2}),
+            list.normal({4, 1, 1})});
+}
+
 }  // namespace
 
 void add_array_cases(List& list) {
@@ -150,6 +166,7 @@ void add_array_cases(List& list) {
   solve_cases(list);
   window_cases(list);
   linear_attention_cases(list);
+  attention_rows_cases(list);
 }
 
 }  // namespace multihead::testing

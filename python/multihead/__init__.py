@@ -31,7 +31,7 @@ from ._core import (  # noqa: E402
 )  # fmt: skip
 from ._core import __version__
 from . import distributed, io, lens, models, nn, optim, text, train
-from ._inventing import compare, custom_op, gradcheck
+from ._inventing import ScoreRows, attention_rows, block_masses, compare, custom_op, gradcheck, top_blocks
 from ._trace import mask_mod, score_mod
 from ._trace.draws import random
 from .generate import TextGenerator

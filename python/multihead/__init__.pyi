@@ -149,9 +149,13 @@ from . import (
     train as train,
 )
 from ._inventing import (
+    ScoreRows as ScoreRows,
+    attention_rows as attention_rows,
+    block_masses as block_masses,
     compare as compare,
     custom_op as custom_op,
     gradcheck as gradcheck,
+    top_blocks as top_blocks,
 )
 from ._trace import (
     mask_mod as mask_mod,

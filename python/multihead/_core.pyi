@@ -952,6 +952,9 @@ def plan(queries: int, head_dim: int, batch: int = 1, heads: int = 1, kv_heads: 
     keys, head_dim], value [batch, kv_heads, keys, value_dim]; 0 is the query's number.
     """
 
+def attention_rows(query: ArrayLike, key: ArrayLike, value: ArrayLike, weights: ArrayLike, mask: Mask | None, scale: float | None, inputs: Sequence[Tensor]) -> Tensor:
+    """multihead.attention_rows, with the parts of ScoreRows one by one."""
+
 class ScoreProgram:
     """A traced score or mask function."""
 

@@ -1,7 +1,10 @@
 """Tools for those who invent an operation: its gradient in Python, its check, its comparison with a reference."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +47,108 @@ def custom_op(forward: Function, backward: Function) -> Callable[..., Any]:
     operation.__name__ = getattr(forward, "__name__", "custom_op")
     operation.__doc__ = getattr(forward, "__doc__", None)
     return operation
+
+
+@dataclass(frozen=True)
+class ScoreRows:
+    """Some rows of scores, as the weights of attention_rows() get them."""
+
+    scores: _core.Tensor
+    """[B, H, rows, keys]: scale * query @ key.T, -inf for keys that the mask excludes"""
+    seen: _core.Tensor
+    """bool [B, H, rows, keys]: those that it does not"""
+    query: _core.Tensor
+    """[B, H, rows, D]"""
+    first_row: int
+    """the first row's index in the queries"""
+    first_key: int
+    """the first key's index; it and the number of keys are multiples of 256, so some may not exist"""
+
+
+def attention_rows(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    weights: Function,
+    *,
+    mask: _core.Mask | None = None,
+    scale: float | None = None,
+    inputs: Sequence[_core.Tensor] = (),
+) -> _core.Tensor:
+    """weights(scale * query @ key.T) @ value, where the weights are any function of whole rows of scores.
+
+    `weights(rows, *inputs)` gets some rows at a time (ScoreRows) and returns their weights [B, H, rows, keys] by ops on
+    Tensors: running sums over the keys, mixing over the heads, sorting, convolutions. Excluded keys have the weight 0
+    whatever it says. It runs several times, in the backward again, so it may not draw random numbers.
+
+        def stick_breaking(rows):
+            left = mh.log_sigmoid(-rows.scores)
+            return mh.exp(mh.log_sigmoid(rows.scores) + mh.cumsum(left, -1, reverse=True) - left)
+
+        out = mh.attention_rows(q, k, v, stick_breaking, mask=mh.causal())
+
+    Shapes    query [B, H, Tq, D], key [B, Hkv, Tk, D], value [B, Hkv, Tk, Dv] -> [B, H, Tq, Dv]
+    Dtypes    float32, float64; bfloat16 and float16 as float32
+    Gradient  query, key, value and `inputs`; a tensor that needs a gradient and is read otherwise is refused
+    Memory    O(T): a few MiB of rows at a time
+    Raises    ShapeError, DtypeError, ValueError
+    """
+
+    def call(scores: Any, seen: Any, query: Any, first_row: int, first_key: int, *given: Any) -> Any:
+        return weights(ScoreRows(scores, seen, query, first_row, first_key), *given)
+
+    return _core.attention_rows(query, key, value, call, mask, scale, list(inputs))
+
+
+def block_masses(
+    query: ArrayLike,
+    key: ArrayLike,
+    block: int,
+    *,
+    query_block: int = 1,
+    mask: _core.Mask | None = None,
+    scale: float | None = None,
+) -> _core.Tensor:
+    """How much of each row's softmax falls on each block of keys: [B, H, ceil(Tq / query_block), ceil(Tk / block)].
+
+    Sums over `block` keys, means over `query_block` queries, with gradients of query and key: what a selection of blocks,
+    or a loss that teaches one, is made of. Never holds the scores. Rows without any key have masses of 0.
+    """
+    q, k = (x if isinstance(x, _core.Tensor) else _core.tensor(x) for x in (query, key))
+    if block < 1 or query_block < 1:
+        raise ValueError(f"block_masses: block and query_block must be >= 1, got {block} and {query_block}")
+    keys = k.shape[2] if len(k.shape) == 4 else 0
+    of_block = np.arange(keys)[:, None] // block == np.arange(-(-keys // block))
+    value = _core.expand(_core.cast(_core.tensor(of_block), q.dtype), (*k.shape[:2], *of_block.shape))
+    masses = _core.attention(q, k, value, mask=mask, scale=scale)
+    if query_block == 1:
+        return masses
+    batch, heads, rows, blocks = masses.shape
+    groups = -(-rows // query_block)
+    padded = _core.pad(masses, 2, 0, groups * query_block - rows)
+    sums = _core.sum(_core.reshape(padded, (batch, heads, groups, query_block, blocks)), 3)
+    counts = np.minimum(query_block, rows - query_block * np.arange(groups)).astype(np.float64)
+    return sums * _core.cast(_core.tensor(1 / counts[:, None]), sums.dtype)
+
+
+def top_blocks(scores: ArrayLike, count: int, *, always: ArrayLike | None = None) -> _core.Tensor:
+    """bool, where the `count` largest of the last axis are: the flags of mh.blocks() from the scores of blocks.
+
+    Of equal ones the first are taken; -inf and NaN never are. `always`: bool, broadcast to scores, blocks that are
+    chosen besides. No gradient.
+    """
+    tensor = scores if isinstance(scores, _core.Tensor) else _core.tensor(scores)
+    values = np.asarray(_core.cast(tensor.detach(), "float64").numpy())
+    if count < 0:
+        raise ValueError(f"top_blocks: count must be >= 0, got {count}")
+    values = np.where(np.isnan(values), -np.inf, values)
+    best = np.argsort(-values, -1, kind="stable")[..., :count]
+    flags = np.zeros(values.shape, bool)
+    np.put_along_axis(flags, best, True, -1)
+    flags &= values != -np.inf
+    if always is not None:
+        flags |= np.broadcast_to(np.asarray(always.numpy() if isinstance(always, _core.Tensor) else always, bool), flags.shape)
+    return _core.tensor(flags)
 
 
 def _results(given: Any) -> list[Any]:

@@ -14,6 +14,7 @@ void bind_fused_ops(nanobind::module_& m);        // ops_fused.cc
 void bind_masks(nanobind::module_& m);            // masks.cc
 void bind_attention(nanobind::module_& m);        // attention.cc
 void bind_attention_kinds(nanobind::module_& m);  // attention_kinds.cc
+void bind_attention_rows(nanobind::module_& m);   // rows.cc
 void bind_flex(nanobind::module_& m);             // flex.cc
 void bind_torch(nanobind::module_& m);            // torch.cc
 void bind_nn(nanobind::module_& m);               // nn.cc

@@ -21,6 +21,7 @@ NB_MODULE(_core, m) {
   bind_masks(m);
   bind_attention(m);
   bind_attention_kinds(m);
+  bind_attention_rows(m);
   bind_flex(m);
   bind_torch(m);
   bind_nn(m);

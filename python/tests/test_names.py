@@ -152,6 +152,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "ChatTemplate": "text.Tokenizer.apply_chat_template",
     "ChatMessage": "text.Tokenizer.apply_chat_template",
     "Gradients": "Tape",
+    "AttentionRowsOptions": "attention_rows",
     "CustomForward": "custom_op",
     "CustomBackward": "custom_op",
     "index": "take",  # x[...]

@@ -33,10 +33,16 @@ void for_columns(const GatherSizes& s, F&& f) {
 template <class T>
 void along(const T* x, const int64_t* index, T* y, const GatherSizes& s) {
   parallel_ranges(s.outer * s.count, grain_of(s.inner), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T* from = x + row / s.count * s.size * s.inner;
-      for (int64_t i = 0; i < s.inner; ++i) {
-        y[row * s.inner + i] = from[index[row * s.inner + i] * s.inner + i];
+    for (int64_t row = begin; row < end;) {
+      const int64_t outer = row / s.count, last = std::min(end, (outer + 1) * s.count);
+      const T* from = x + outer * s.size * s.inner;
+      if (s.inner == 1) {
+        for (; row < last; ++row) y[row] = from[index[row]];
+      }
+      for (; row < last; ++row) {
+        for (int64_t i = 0; i < s.inner; ++i) {
+          y[row * s.inner + i] = from[index[row * s.inner + i] * s.inner + i];
+        }
       }
     }
   });
