@@ -19,8 +19,8 @@ HEAD = """# Attention variants
 <!-- Written by tools/variants_page.py from examples/variants. -->
 
 Published variants of attention, each in a few lines of Python. Every one is tested against its plain definition in PyTorch in
-float64, results and gradients, full and causal where both exist, with shared heads of keys. `common.py` beside them has `scores`,
-`shared` (heads of keys repeated) and `allowed` (the mask as an array).
+float64, results and gradients, full and causal where both exist, with shared heads of keys. `shared` of `common.py` repeats
+heads of keys.
 
 """
 TABLE = """
@@ -30,7 +30,7 @@ Largest errors relative to the largest number, float64 and float32, lengths 1 to
 backward, and MiB held for the backward, for [1, 8, {length}, 64] in float32 on one thread, causal unless the variant is not.
 {machine} PyTorch is the definition beside each variant, eager and by torch.compile ({torch}).
 "At 16k" is the most memory in MiB that forward and backward take beyond inputs and their gradients at 16,384 tokens, one head of
-64 numbers; a matrix of scores would take 1,024. A dash stands where one is held, or nothing was measured.
+64 numbers; a matrix of scores would take 1,024. Times were taken on a core of a machine in use.
 `examples/variants/run.py` prints them.
 
 | | f64 | gradients | f32 | gradients | ms | with backward | MiB | at 16k | PyTorch ms | with backward | MiB | compiled ms | with backward |

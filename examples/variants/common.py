@@ -17,22 +17,10 @@ def repeated(torch, x, q):
     return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
-def scores(q, k):
-    """The same of ours, for variants that no fused call can express."""
-    return mh.scale(mh.matmul(q, mh.transpose(shared(k, q), -1, -2)), q.shape[-1] ** -0.5)
-
-
 def shared(x, q):
     """x [B, Hkv, ...] with a head for each of q's."""
     heads, group = x.shape[1], q.shape[1] // x.shape[1]
     return x if group == 1 else x[:, [h // group for h in range(heads * group)]]
-
-
-def allowed(causal, length):
-    """bool [T, T]."""
-    import numpy as np
-
-    return np.tril(np.ones((length, length), bool)) if causal else np.ones((length, length), bool)
 
 
 def qkv(rng, s):

@@ -85,7 +85,8 @@ TEST(ArrayOpsTest, RunningSums) {
   const Tensor many = Tensor::full({1 << 16}, 0.1f);
   EXPECT_NEAR(cumsum(many, 0).at({(1 << 16) - 1}), 6553.6, 1e-3);
   // Rows side by side have the sums of each alone.
-  const Tensor rows = square(add_scalar(Tensor::arange(19 * 5, Dtype::f32), -40.3)).as_strided({19, 5}, {5, 1}, 0);
+  const Tensor rows =
+      square(add_scalar(Tensor::arange(19 * 5, Dtype::f32), -40.3)).as_strided({19, 5}, {5, 1}, 0);
   for (const bool reverse : {false, true}) {
     const Tensor all = cumsum(rows, 1, reverse);
     for (int64_t r = 0; r < 19; ++r)

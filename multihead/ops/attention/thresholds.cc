@@ -40,19 +40,42 @@ void each_pair_above(const Threshold& threshold, const kernels::ScoreTile& tile,
   const T factor = threshold.squared ? T(0.5) : T(1);
   for (int64_t k = 0; k < tile.key_count; ++k) {
     T* row = static_cast<T*>(tile.scores) + k * tile.stride;
-    for (int64_t q = 0; q < tile.query_count; ++q)
-      f(k * tile.stride + q, row[q], factor * row[q] - t[q], first + q);
+    int64_t q = 0;
+    for (; q + kScoreBlock <= tile.query_count; q += kScoreBlock) {  // a count that compilers know
+      for (int64_t i = q; i < q + kScoreBlock; ++i)
+        f(k * tile.stride + i, row[i], factor * row[i] - t[i], first + i);
+    }
+    for (; q < tile.query_count; ++q) f(k * tile.stride + q, row[q], factor * row[q] - t[q], first + q);
   }
 }
 
-template <class T, bool kDerivative>
-void apply_threshold(const void* context, const kernels::ScoreTile& tile, void* derivative) {
+// score <- weight(x, one) of x, by how much it lies above the threshold or 0, and whether it does.
+template <class T, class F>
+void apply_above(const Threshold& threshold, const kernels::ScoreTile& tile, const F& weight) {
+  each_pair_above<T>(threshold, tile, [&](int64_t, T& score, T above, int64_t) {
+    score = weight(above > 0 ? above : T(0), above > 0 ? T(1) : T(0));
+  });
+}
+
+template <class T>
+void apply_threshold(const void* context, const kernels::ScoreTile& tile) {
   const auto& threshold = *static_cast<const Threshold*>(static_cast<const ScoreContext*>(context)->function);
-  const bool squared = threshold.squared, slope = threshold.slope;
+  if (threshold.squared) {
+    return threshold.slope ? apply_above<T>(threshold, tile, [](T x, T) { return 2 * x; })
+                           : apply_above<T>(threshold, tile, [](T x, T) { return x * x; });
+  }
+  return threshold.slope ? apply_above<T>(threshold, tile, [](T, T one) { return one; })
+                         : apply_above<T>(threshold, tile, [](T x, T) { return x; });
+}
+
+template <class T>
+void apply_with_slope(const void* context, const kernels::ScoreTile& tile, void* derivative) {
+  const auto& threshold = *static_cast<const Threshold*>(static_cast<const ScoreContext*>(context)->function);
+  const bool squared = threshold.squared;
   each_pair_above<T>(threshold, tile, [&](int64_t at, T& score, T above, int64_t) {
     const T x = above > 0 ? above : T(0), one = above > 0 ? T(1) : T(0);
-    if constexpr (kDerivative) static_cast<T*>(derivative)[at] = squared ? x : one;
-    score = slope ? (squared ? 2 * x : one) : (squared ? x * x : x);
+    static_cast<T*>(derivative)[at] = squared ? x : one;
+    score = squared ? x * x : x;
   });
 }
 
@@ -74,10 +97,8 @@ void threshold_gradient(const void* context, const kernels::ScoreTile& tile, voi
 template <class T>
 kernels::ScoreFunction threshold_table(bool /*avx2*/) {
   kernels::ScoreFunction f;
-  f.apply = [](const void* context, const kernels::ScoreTile& tile) {
-    apply_threshold<T, false>(context, tile, nullptr);
-  };
-  f.apply_with_derivative = apply_threshold<T, true>;
+  f.apply = apply_threshold<T>;
+  f.apply_with_derivative = apply_with_slope<T>;
   f.backward = threshold_gradient<T>;
   return f;
 }
