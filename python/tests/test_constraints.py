@@ -47,7 +47,7 @@ def test_texts_fit_alone_and_together(writer):
 
 
 @pytest.mark.parametrize("keywords, message", [
-    ({"json_schema": {"not": {}}}, '"not" at "#"'),
+    ({"json_schema": {"uniqueItems": True}}, '"uniqueItems" at "#"'),
     ({"regex": "(?=a)"}, "look-around"),
     ({"grammar": "root ::= x"}, 'no rule "x"'),
     ({"regex": "a", "grammar": 'root ::= "a"'}, "exclude each other"),

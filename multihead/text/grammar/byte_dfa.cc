@@ -232,8 +232,9 @@ bool ByteDfa::accepts(std::string_view text) const {
   return state != kDead && accepts(state);
 }
 
-ByteDfa ByteDfa::intersection(const ByteDfa& other) const {
-  if (is_empty() || other.is_empty()) return {};
+// Reads both at once; the other one may be dead.
+template <class Accepts>
+ByteDfa ByteDfa::product(const ByteDfa& other, bool needs_other, const Accepts& accepts) const {
   std::set<int> begins;
   for (size_t byte = 1; byte < 256; ++byte) {
     if (classes_[byte] != classes_[byte - 1] || other.classes_[byte] != other.classes_[byte - 1])
@@ -245,13 +246,24 @@ ByteDfa ByteDfa::intersection(const ByteDfa& other) const {
       classes, width, {kStart, kStart},
       [&](const std::vector<int64_t>& pair, uint8_t byte) -> std::vector<int64_t> {
         const int32_t a = next(static_cast<int32_t>(pair[0]), byte);
-        const int32_t b = other.next(static_cast<int32_t>(pair[1]), byte);
-        if (a == kDead || b == kDead) return {};
+        const int32_t b = pair[1] == kDead ? kDead : other.next(static_cast<int32_t>(pair[1]), byte);
+        if (a == kDead || (needs_other && b == kDead)) return {};
         return {a, b};
       },
       [&](const std::vector<int64_t>& pair, bool) {
-        return accepts(static_cast<int32_t>(pair[0])) && other.accepts(static_cast<int32_t>(pair[1]));
+        return accepts(accepting_[static_cast<size_t>(pair[0])] != 0,
+                       pair[1] != kDead && other.accepts(static_cast<int32_t>(pair[1])));
       });
+}
+
+ByteDfa ByteDfa::intersection(const ByteDfa& other) const {
+  if (is_empty() || other.is_empty()) return {};
+  return product(other, true, [](bool a, bool b) { return a && b; });
+}
+
+ByteDfa ByteDfa::without(const ByteDfa& other) const {
+  if (is_empty() || other.is_empty()) return *this;
+  return product(other, false, [](bool a, bool b) { return a && !b; });
 }
 
 ByteDfa ByteDfa::with_length(int64_t least, int64_t most) const {

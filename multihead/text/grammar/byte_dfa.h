@@ -33,6 +33,8 @@ class ByteDfa {
 
   /// Texts of both. May be empty.
   ByteDfa intersection(const ByteDfa& other) const;
+  /// This one's texts that are not the other's. May be empty.
+  ByteDfa without(const ByteDfa& other) const;
   /// Texts with so many characters; most < 0: no limit. May be empty.
   ByteDfa with_length(int64_t least, int64_t most) const;
 
@@ -40,6 +42,8 @@ class ByteDfa {
   template <class Next, class Accepts>
   static ByteDfa explore(const std::array<uint8_t, 256>& classes, size_t width, std::vector<int64_t> start,
                          const Next& next, const Accepts& accepts);
+  template <class Accepts>
+  ByteDfa product(const ByteDfa& other, bool needs_other, const Accepts& accepts) const;
   void trim();
 
   std::array<uint8_t, 256> classes_ = {};  // bytes that no state tells apart

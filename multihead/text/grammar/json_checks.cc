@@ -88,7 +88,7 @@ bool JsonCompiler::is_productive(const JsonVariant& own, const std::vector<uint8
       for (int64_t i = 0; i < std::min(own.least, std::ssize(own.prefix) + 1); ++i) {
         if (!lives(own.item(i))) return false;
       }
-      return true;
+      return own.having.empty() || own.can_find(0, lives);
     case JsonVariant::Kind::object: {
       int64_t required = 0, possible = 0;
       for (const JsonProperty& property : own.properties) {
@@ -185,15 +185,12 @@ bool JsonCompiler::are_disjoint(int32_t a, int32_t b, int depth) const {
   return true;
 }
 
-JsonProgram JsonCompiler::finish() {
+JsonProgram JsonCompiler::finish(JsonOverlaps& found) {
   std::vector<uint8_t> done(literals_.size(), 0);
   for (size_t i = 0; i < literals_.size(); ++i) fill_literals(i, done);
   prune();
   for (const Exclusion& exclusion : exclusions_) {
-    MH_CHECK(are_disjoint(exclusion.a, exclusion.b, 3), ValueError, "JSON schema: \"oneOf\" at ",
-             quote(exclusion.place),
-             " is supported only if its branches exclude each other by type, constant or required property; "
-             "anyOf is always supported");
+    if (!are_disjoint(exclusion.a, exclusion.b, 3)) found.insert(exclusion.branches);
   }
   return std::move(program_);
 }

@@ -31,7 +31,7 @@ enum Op : uint8_t {
   kLowU,       // and its u
   kPattern,    // x: state of the automaton
   kPatternEscape,
-  kArrayFirst,  // x: items so far, small: white space, as in all below
+  kArrayFirst,  // x: items so far, y: whether the one that must be there is; small: white space, as in all below
   kArrayNext,
   kArrayAfter,
   kObjectFirst,  // x: list of what has been: a count, then properties' numbers, then other names' lists

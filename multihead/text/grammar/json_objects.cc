@@ -27,22 +27,30 @@ bool JsonLanguage::space(const Move& move, bool may_break) const {
 void JsonLanguage::array(const Move& move) const {
   const JsonVariant& own = variant(move.frame);
   const int64_t count = move.frame.x;
-  if (space(move, move.frame.op != kArrayAfter || count >= own.least)) return;
-  const bool has_room = (own.most < 0 || count < own.most) && is_possible(own.item(count));
+  const bool is_found = own.having.empty() || move.frame.y != 0, may_close = count >= own.least && is_found;
+  if (space(move, move.frame.op != kArrayAfter || may_close)) return;
   if (move.frame.op != kArrayNext && move.byte == ']') {
-    if (count >= own.least) complete(move, move.frame.parent);
+    if (may_close) complete(move, move.frame.parent);
     return;
   }
-  if (!has_room) return;
+  const auto lives = [&](int32_t node) { return is_possible(node); };
+  const bool has_room = own.most < 0 || count < own.most;
+  const bool may_be_any = has_room && lives(own.item(count)) && (is_found || own.can_find(count + 1, lives));
+  const bool may_be_found = has_room && !is_found && lives(own.item_having(count));
   if (move.frame.op == kArrayAfter) {
-    if (move.byte == ',' && move.frame.small < kNewLine) move.go(move.with(kArrayNext));
+    const bool goes_on = may_be_any || may_be_found;
+    if (goes_on && move.byte == ',' && move.frame.small < kNewLine) move.go(move.with(kArrayNext));
     return;
   }
   Frame after = move.with(kArrayAfter);
   // Beyond what is told apart, numbers of items are one.
-  const int64_t same = own.most >= 0 ? own.most : std::max(own.least, std::ssize(own.prefix));
+  const int64_t same =
+      own.most >= 0 ? own.most : std::max({own.least, std::ssize(own.prefix), std::ssize(own.having)});
   after.x = static_cast<int32_t>(std::min(count + 1, same));
-  begin_value(move, own.item(count), after);
+  if (may_be_any) begin_value(move, own.item(count), after);
+  if (!may_be_found) return;
+  after.y = 1;
+  begin_value(move, own.item_having(count), after);
 }
 
 // Whether a new name leaves room for those that must come.
@@ -152,18 +160,18 @@ void JsonLanguage::key_byte(const Move& move, uint8_t byte) const {
     text.push_back(byte);
     states.back() = move.stacks.list_id(text);
   }
-  // Without other names than those of patterns, a text that begins none is dead.
-  const bool needs_pattern = own.has_others && !is_possible(own.others[0]);
-  const bool fits = std::any_of(states.begin() + 1, states.begin() + 1 + std::ssize(own.patterns),
-                                [](int32_t at) { return at != ByteDfa::kDead; });
+  // Other names need patterns that they may still fit, and a value for those.
+  size_t fitting = 0;
+  for (size_t i = 0; i < own.patterns.size(); ++i) fitting |= size_t{states[i + 1] != ByteDfa::kDead} << i;
+  bool may_be_other = false;
+  for (size_t set = 0; set < own.others.size() && !may_be_other; ++set)
+    may_be_other = (set & ~fitting) == 0 && is_possible(own.others[set]);
   Frame to = move.with(kKey);
   to.small = static_cast<uint16_t>(state);
-  bool lives = can_add_any(move.stacks, to, states[0]);
-  if (lives && needs_pattern && !fits) {
-    lives =
-        states[0] != ByteDfa::kDead && std::any_of(own.names_at[static_cast<size_t>(states[0])].begin(),
-                                                   own.names_at[static_cast<size_t>(states[0])].end(),
-                                                   [&](int32_t p) { return can_add(move.stacks, to, p); });
+  bool lives = may_be_other && can_add_other(move.stacks, to);
+  if (!lives && states[0] != ByteDfa::kDead) {
+    const std::vector<int32_t>& names = own.names_at[static_cast<size_t>(states[0])];
+    lives = std::any_of(names.begin(), names.end(), [&](int32_t p) { return can_add(move.stacks, to, p); });
   }
   if (!lives) return;
   to.y = move.stacks.list_id(states);

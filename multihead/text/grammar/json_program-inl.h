@@ -1,7 +1,9 @@
 // A JSON schema in the form in which texts are checked against it. Private to grammar/.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +57,8 @@ struct JsonVariant {
   int64_t least = 0, most = -1;  ///< characters, items, properties; most < 0: any number
   std::vector<int32_t> prefix = {};
   int32_t items = 0;
+  /// Where an item must be of a schema besides (`contains`): the node of both, by place; the last one for all behind.
+  std::vector<int32_t> having = {};
   std::vector<JsonProperty> properties = {};
   std::vector<int32_t> name_at = {};                ///< the property whose name ends at a state of dfa, or -1
   std::vector<std::vector<int32_t>> names_at = {};  ///< those whose names go on from there
@@ -65,6 +69,18 @@ struct JsonVariant {
 
   int32_t item(int64_t index) const {
     return index < std::ssize(prefix) ? prefix[static_cast<size_t>(index)] : items;
+  }
+  int32_t item_having(int64_t index) const {
+    return having[static_cast<size_t>(std::min(index, std::ssize(having) - 1))];
+  }
+  /// Whether such an item can come at this place or behind it.
+  template <class Lives>
+  bool can_find(int64_t index, const Lives& lives) const {
+    for (; most < 0 || index < most; ++index) {
+      if (lives(item_having(index))) return true;
+      if (index >= std::ssize(having) || !lives(item(index))) return false;
+    }
+    return false;
   }
 };
 

@@ -9,81 +9,12 @@ namespace multihead::text::grammar {
 namespace {
 
 // Schemas come from strangers: what they may cost.
-constexpr size_t kMostSchemas = 20'000, kMostNodes = 10'000, kMostAlternatives = 256,
-                 kMostBranchings = 20'000;
-
-constexpr std::string_view kKeywords[] = {"type",
-                                          "enum",
-                                          "const",
-                                          "$ref",
-                                          "allOf",
-                                          "anyOf",
-                                          "oneOf",
-                                          "properties",
-                                          "required",
-                                          "additionalProperties",
-                                          "patternProperties",
-                                          "dependencies",
-                                          "dependentRequired",
-                                          "dependentSchemas",
-                                          "minProperties",
-                                          "maxProperties",
-                                          "items",
-                                          "prefixItems",
-                                          "additionalItems",
-                                          "minItems",
-                                          "maxItems",
-                                          "minLength",
-                                          "maxLength",
-                                          "pattern",
-                                          "format",
-                                          "minimum",
-                                          "maximum",
-                                          "exclusiveMinimum",
-                                          "exclusiveMaximum",
-                                          "multipleOf"};
-// They say nothing about which values are valid.
-constexpr std::string_view kAnnotations[] = {"$schema",
-                                             "$comment",
-                                             "$defs",
-                                             "definitions",
-                                             "title",
-                                             "description",
-                                             "default",
-                                             "examples",
-                                             "example",
-                                             "readOnly",
-                                             "writeOnly",
-                                             "deprecated",
-                                             "$vocabulary",
-                                             "markdownDescription",
-                                             "tsType",
-                                             "enumDescriptions",
-                                             "markdownEnumDescriptions",
-                                             "enumNames",
-                                             "contentEncoding",
-                                             "contentMediaType",
-                                             "contentSchema"};
-
-template <size_t N>
-bool is_among(const std::string_view (&list)[N], std::string_view key) {
-  return std::find(std::begin(list), std::end(list), key) != std::end(list);
-}
-
-bool has_references(const Json& json) {
-  if (json.is_object() && json.contains("$ref")) return true;
-  const auto in_member = [](const JsonMember& member) { return has_references(member.value); };
-  return json.is_array()
-             ? std::any_of(json.items().begin(), json.items().end(), has_references)
-             : json.is_object() && std::any_of(json.members().begin(), json.members().end(), in_member);
-}
+constexpr size_t kMostSchemas = 20'000, kMostNodes = 10'000, kMostAlternatives = 256;
+constexpr int kMostRounds = 12;
 
 // Before draft 2019-09 nothing beside a reference counted.
 bool is_older_draft(const Json& root) {
-  const Json* draft = root.is_object() ? root.find("$schema") : nullptr;
-  if (draft == nullptr || !draft->is_string()) return false;
-  const auto is_named = [&](const char* name) { return draft->as_string().find(name) != std::string::npos; };
-  return is_named("draft-04") || is_named("draft-06") || is_named("draft-07");
+  return is_of_draft(root, "draft-04") || is_of_draft(root, "draft-06") || is_of_draft(root, "draft-07");
 }
 
 std::string unescaped_pointer(std::string_view part) {
@@ -112,16 +43,21 @@ std::string unescaped_pointer(std::string_view part) {
 
 }  // namespace
 
+bool is_of_draft(const Json& root, std::string_view name) {
+  const Json* draft = root.is_object() ? root.find("$schema") : nullptr;
+  return draft != nullptr && draft->is_string() && draft->as_string().find(name) != std::string::npos;
+}
+
 int32_t JsonCompiler::schema_id(const Json& json, const Json& root, const std::string& place,
-                                bool ignores_values) {
-  const auto [at, is_new] =
-      schema_ids_.try_emplace({&json, ignores_values}, static_cast<int32_t>(schemas_.size()));
+                                bool ignores_values, bool is_negated) {
+  const auto [at, is_new] = schema_ids_.try_emplace(
+      {&json, unsigned{ignores_values} + 2 * unsigned{is_negated}}, static_cast<int32_t>(schemas_.size()));
   if (!is_new) return at->second;
   MH_CHECK(schemas_.size() < kMostSchemas, ValueError, "JSON schema: it holds more than ", kMostSchemas,
            " schemas");
   MH_CHECK(json.is_object() || json.is_bool(), ValueError, "JSON schema: ", quote(place),
            " must be an object or a boolean, got ", name(json.kind()));
-  schemas_.push_back({&json, &root, place, ignores_values});
+  schemas_.push_back({&json, &root, place, ignores_values, is_negated});
   return at->second;
 }
 
@@ -130,9 +66,9 @@ int32_t JsonCompiler::child(int32_t of, const Json& json, const std::string& pat
   return schema_id(json, *parent.root, parent.place + "/" + path);
 }
 
-int32_t JsonCompiler::made(Json json, const std::string& place) {
+int32_t JsonCompiler::made(Json json, const std::string& place, const Json* root) {
   made_.push_back(std::move(json));
-  return schema_id(made_.back(), made_.back(), place);
+  return schema_id(made_.back(), root != nullptr ? *root : made_.back(), place);
 }
 
 const Json* JsonCompiler::keyword(int32_t id, std::string_view key) const {
@@ -144,19 +80,6 @@ const Json* JsonCompiler::keyword(int32_t id, std::string_view key) const {
 
 void JsonCompiler::refuse(const Schema& schema, std::string_view key, const std::string& why) const {
   throw ValueError(concat("JSON schema: ", quote(key), " at ", quote(schema.place), " ", why));
-}
-
-void JsonCompiler::check_keywords(const Schema& schema) const {
-  for (const auto& [key, value] : schema.json->members()) {
-    const std::string_view word = key.view();
-    // An id changes what references are relative to.
-    const bool is_id =
-        (word == "$id" || word == "id") && (schema.json == schema.root || !has_references(*schema.root));
-    const bool is_neutral = (word == "uniqueItems" && value == Json(false)) || word.starts_with("x-") ||
-                            word.starts_with('_') || is_id;
-    if (!is_neutral && !is_among(kKeywords, word) && !is_among(kAnnotations, word))
-      refuse(schema, word, "is not supported");
-  }
 }
 
 int32_t JsonCompiler::referenced(const Schema& from, const std::string& reference) {
@@ -208,7 +131,7 @@ Json JsonCompiler::constant_schema(const Json& value) const {
 
 // Arrays and objects among the values of an enum become schemas of their own, as the scalars together do. False: there
 // are only scalars.
-bool JsonCompiler::split_values(int32_t id, Ids& choice) {
+bool JsonCompiler::split_values(int32_t id, Choice& choice) {
   const Schema schema = schemas_[static_cast<size_t>(id)];
   if (schema.ignores_values) return false;
   std::vector<Json> values;
@@ -232,15 +155,15 @@ bool JsonCompiler::split_values(int32_t id, Ids& choice) {
     if (is_scalar(value)) {
       scalars.push_back(value);
     } else {
-      choice.push_back(made(constant_schema(value), schema.place));
+      choice.push_back({made(constant_schema(value), schema.place)});
     }
   }
-  if (scalars.size() > 0) choice.push_back(made(Json::object({{"enum", scalars}}), schema.place));
+  if (scalars.size() > 0) choice.push_back({made(Json::object({{"enum", scalars}}), schema.place)});
   return true;
 }
 
 // Either a property is not there, or what depends on it holds.
-void JsonCompiler::add_dependencies(int32_t id, std::vector<Ids>& choices) {
+void JsonCompiler::add_dependencies(int32_t id, std::vector<Choice>& choices) {
   const Schema schema = schemas_[static_cast<size_t>(id)];
   for (const char* key : {"dependencies", "dependentRequired", "dependentSchemas"}) {
     const Json* list = keyword(id, key);
@@ -251,60 +174,74 @@ void JsonCompiler::add_dependencies(int32_t id, std::vector<Ids>& choices) {
       const Json absent = Json::object({{"properties", Json::object({{name.view(), false}})}});
       const int32_t holds = rule.is_array() ? made(Json::object({{"required", rule}}), place)
                                             : child(id, rule, concat(key, "/", name.view()));
-      choices.push_back({made(absent, place), holds});
+      choices.push_back({{made(absent, place)}, {holds}});
     }
   }
 }
 
-void JsonCompiler::alternatives(Ids open, Ids carriers, std::vector<Ids> choices, std::vector<Ids>& out) {
+// What a schema asks for besides what its own keywords say of a value.
+void JsonCompiler::add_carrier(int32_t id, const Schema& schema, Ids& open, std::vector<Choice>& choices) {
+  check_keywords(schema);
+  if (const Json* reference = keyword(id, "$ref")) {
+    if (!reference->is_string()) refuse(schema, "$ref", "must be a string");
+    open.push_back(referenced(schema, reference->as_string()));
+  }
+  if (const Json* inner = keyword(id, "not")) open.push_back(not_of(child(id, *inner, "not")));
+  for (const Ids& all : branches(id, "allOf")) open.insert(open.end(), all.begin(), all.end());
+  add_dependencies(id, choices);
+  Choice condition = conditional(id);
+  if (!condition.empty()) choices.push_back(std::move(condition));
+  for (const Ids& any : branches(id, "anyOf")) {
+    Choice choice;
+    for (const int32_t one : any) choice.push_back({one});
+    choices.push_back(std::move(choice));
+  }
+  for (const Ids& one : branches(id, "oneOf")) choices.push_back(exclusive(schema, one));
+}
+
+void JsonCompiler::alternatives(Ids open, Ids carriers, std::vector<Choice> choices, std::vector<Ids>& out) {
+  const auto is_carried = [&](int32_t id) {
+    return std::find(carriers.begin(), carriers.end(), id) != carriers.end();
+  };
   while (!open.empty()) {
     int32_t id = open.back();
     open.pop_back();
     const Schema schema = schemas_[static_cast<size_t>(id)];
-    if (schema.json->is_bool()) {
+    if (schema.json->is_bool() && !schema.is_negated) {
       if (!schema.json->as_bool()) return;  // no value
       continue;
     }
-    Ids values;
+    if (is_carried(id)) continue;
+    if (is_carried(not_of(id))) return;
+    if (schema.is_negated) {
+      carriers.push_back(id);
+      choices.push_back(negation(id));
+      continue;
+    }
+    Choice values;
     if (split_values(id, values)) {
       choices.push_back(std::move(values));
       id = schema_id(*schema.json, *schema.root, schema.place, true);
+      if (is_carried(id)) continue;
     }
-    if (std::find(carriers.begin(), carriers.end(), id) != carriers.end()) continue;
     carriers.push_back(id);
-    check_keywords(schema);
-    if (const Json* reference = keyword(id, "$ref")) {
-      if (!reference->is_string()) refuse(schema, "$ref", "must be a string");
-      open.push_back(referenced(schema, reference->as_string()));
-    }
-    for (const Ids& all : branches(id, "allOf")) open.insert(open.end(), all.begin(), all.end());
-    add_dependencies(id, choices);
-    for (Ids& any : branches(id, "anyOf")) choices.push_back(std::move(any));
-    for (Ids& one : branches(id, "oneOf")) {
-      for (size_t i = 0; i < one.size(); ++i) {
-        for (size_t j = 0; j < i; ++j) {
-          exclusions_.push_back({node_of({one[i]}), node_of({one[j]}), schema.place});
-          MH_CHECK(exclusions_.size() < kMostBranchings, ValueError,
-                   "JSON schema: too many branches of oneOf");
-        }
-      }
-      choices.push_back(std::move(one));
-    }
+    add_carrier(id, schema, open, choices);
   }
   if (choices.empty()) {
     MH_CHECK(out.size() < kMostAlternatives, ValueError,
              "JSON schema: ", quote(schemas_[static_cast<size_t>(carriers.empty() ? 0 : carriers[0])].place),
              " has more than ", kMostAlternatives, " combinations of anyOf, oneOf and enum");
+    std::erase_if(carriers, [&](int32_t id) { return schemas_[static_cast<size_t>(id)].is_negated; });
     std::sort(carriers.begin(), carriers.end());
     out.push_back(std::move(carriers));
     return;
   }
-  const Ids choice = std::move(choices.back());
+  const Choice choice = std::move(choices.back());
   choices.pop_back();
-  for (const int32_t id : choice) {
+  for (const Ids& way : choice) {
     MH_CHECK(++branchings_ < kMostBranchings, ValueError,
              "JSON schema: anyOf, oneOf and enum combine in too many ways");
-    alternatives({id}, carriers, choices, out);
+    alternatives(way, carriers, choices, out);
   }
 }
 
@@ -348,20 +285,28 @@ LanguagePtr json_schema_language(const Json& schema) { return json_parts_languag
 
 LanguagePtr json_parts_language(const std::vector<std::vector<JsonPart>>& alternatives,
                                 std::string_view trigger) {
-  JsonCompiler compiler;
+  JsonProgram program;
+  JsonOverlaps overlaps;
   std::vector<std::vector<JsonProgram::Part>> sequences;
-  for (const std::vector<JsonPart>& parts : alternatives) {
-    std::vector<JsonProgram::Part> own;
-    for (const JsonPart& part : parts) {
-      if (part.schema != nullptr) {
-        own.push_back({.node = compiler.add(*part.schema)});
-      } else if (!part.literal.empty()) {
-        own.push_back({.literal = std::string(part.literal)});
+  for (int round = 0, is_done = 0; !is_done; ++round) {
+    MH_CHECK(round < kMostRounds, ValueError,
+             "JSON schema: branches of oneOf overlap too deep in each other");
+    const size_t known = overlaps.size();
+    sequences.clear();
+    JsonCompiler compiler(overlaps);
+    for (const std::vector<JsonPart>& parts : alternatives) {
+      std::vector<JsonProgram::Part>& own = sequences.emplace_back();
+      for (const JsonPart& part : parts) {
+        if (part.schema != nullptr) {
+          own.push_back({.node = compiler.add(*part.schema)});
+        } else if (!part.literal.empty()) {
+          own.push_back({.literal = std::string(part.literal)});
+        }
       }
     }
-    sequences.push_back(std::move(own));
+    program = compiler.finish(overlaps);
+    is_done = overlaps.size() == known;
   }
-  JsonProgram program = compiler.finish();
   for (const auto& parts : sequences) {
     for (const JsonProgram::Part& part : parts) {
       MH_CHECK(part.node < 0 || !program.nodes[static_cast<size_t>(part.node)].empty(), ValueError,

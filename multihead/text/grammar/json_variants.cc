@@ -9,54 +9,11 @@
 namespace multihead::text::grammar {
 namespace {
 
-constexpr size_t kMostAutomata = 50'000, kMostPatterns = 4;
+constexpr size_t kMostAutomata = 50'000, kMostPatterns = 6;
 constexpr int64_t kMostCount = 1 << 20;
 
-enum KindBit : unsigned {
-  kBitNull = 1,
-  kBitBoolean = 2,
-  kBitNumber = 4,
-  kBitString = 8,
-  kBitArray = 16,
-  kBitObject = 32
-};
-
-struct FormatPattern {
-  std::string_view name, pattern;
-};
-// As RFC 3339, 5321, 1123, 2673, 4291, 4122 and 3986 have them, or narrower: what fits is valid.
-constexpr FormatPattern kFormats[] = {
-    {"date",
-     R"((\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|\d{4}-(0[13-9]|1[0-2])-(29|30)|\d{4}-(0[13578]|1[02])-31|)"
-     R"((\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29))"},
-    {"time", R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
-    {"date-time",
-     R"((\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|\d{4}-(0[13-9]|1[0-2])-(29|30)|\d{4}-(0[13578]|1[02])-31|)"
-     R"((\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29))"
-     R"(T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
-    {"duration", R"(P(\d+W|\d+Y(\d+M(\d+D)?)?|\d+M(\d+D)?|\d+D|(\d+Y(\d+M(\d+D)?)?|\d+M(\d+D)?|\d+D)?)"
-                 R"(T(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S)))"},
-    {"email",
-     R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@)"
-     R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*)"},
-    {"hostname",
-     R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*)"},
-    {"ipv4", R"(((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
-    {"ipv6",
-     R"(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|)"
-     R"(([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|)"
-     R"(([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|)"
-     R"([0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))"},
-    {"uuid", R"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})"},
-    {"uri", R"([A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)"
-            R"((#([A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)?)"},
-};
-
 unsigned bit_of(std::string_view type) {
-  constexpr std::pair<std::string_view, unsigned> kBits[] = {
-      {"null", kBitNull},     {"boolean", kBitBoolean}, {"number", kBitNumber}, {"integer", kBitNumber},
-      {"string", kBitString}, {"array", kBitArray},     {"object", kBitObject}};
-  for (const auto& [word, bit] : kBits) {
+  for (const auto& [word, bit] : kTypeBits) {
     if (word == type) return bit;
   }
   return 0;
@@ -135,7 +92,8 @@ bool JsonCompiler::add_literals(int32_t node, const Ids& carriers) {
       }
       any = true;
     }
-    base.push_back(schema_id(*schema.json, *schema.root, schema.place, true));
+    const bool has_values = keyword(id, "enum") != nullptr || keyword(id, "const") != nullptr;
+    base.push_back(has_values ? schema_id(*schema.json, *schema.root, schema.place, true) : id);
   }
   if (!any) return false;
   literals_of_[static_cast<int32_t>(program_.variants.size())] = literals_.size();
@@ -200,26 +158,7 @@ void JsonCompiler::add_string(int32_t node, const Ids& carriers) {
   JsonVariant own = {.kind = JsonVariant::Kind::string};
   merge_counts(carriers, "minLength", "maxLength", own);
   if (own.most >= 0 && own.least > own.most) return;
-  std::vector<ByteDfa> automata;
-  for (const int32_t id : carriers) {
-    const Schema& schema = schemas_[static_cast<size_t>(id)];
-    if (const Json* pattern = keyword(id, "pattern")) {
-      if (!pattern->is_string()) refuse(schema, "pattern", "must be a string");
-      try {
-        automata.push_back(ByteDfa::regex(pattern->as_string(), true));
-      } catch (const ValueError& error) {
-        refuse(schema, "pattern", concat("is not supported: ", error.what()));
-      }
-    }
-    if (const Json* format = keyword(id, "format")) {
-      if (!format->is_string()) refuse(schema, "format", "must be a string");
-      const std::string word = format->as_string();
-      const auto* known = std::find_if(std::begin(kFormats), std::end(kFormats),
-                                       [&](const FormatPattern& f) { return f.name == word; });
-      if (known == std::end(kFormats)) refuse(schema, "format", concat("is not supported as ", quote(word)));
-      automata.push_back(ByteDfa::regex(known->pattern));
-    }
-  }
+  std::vector<ByteDfa> automata = texts_of(carriers);
   if (automata.empty()) {
     add_variant(node, std::move(own));
     return;
@@ -238,6 +177,7 @@ void JsonCompiler::add_array(int32_t node, const Ids& carriers) {
   };
   std::vector<Rule> rules;
   size_t longest = 0;
+  Ids contained;
   for (const int32_t id : carriers) {
     Rule rule;
     const Schema schema = schemas_[static_cast<size_t>(id)];
@@ -253,6 +193,10 @@ void JsonCompiler::add_array(int32_t node, const Ids& carriers) {
         rule.prefix.push_back(child(id, prefix->at(i), concat("prefixItems/", i)));
     }
     if (items != nullptr) rule.rest.push_back(child(id, *items, rest));
+    if (const Json* contains = keyword(id, "contains")) {
+      if (!contained.empty()) refuse(schema, "contains", "is supported once for a value");
+      contained.push_back(child(id, *contains, "contains"));
+    }
     longest = std::max(longest, rule.prefix.size());
     rules.push_back(std::move(rule));
   }
@@ -265,6 +209,9 @@ void JsonCompiler::add_array(int32_t node, const Ids& carriers) {
         ids.insert(ids.end(), rule.rest.begin(), rule.rest.end());
       }
     }
+    Ids having = ids;
+    having.insert(having.end(), contained.begin(), contained.end());
+    if (!contained.empty()) own.having.push_back(node_of(std::move(having)));
     const int32_t item = node_of(std::move(ids));
     if (i < longest) {
       own.prefix.push_back(item);
@@ -277,7 +224,7 @@ void JsonCompiler::add_array(int32_t node, const Ids& carriers) {
 
 // The schemas that hold for a name, or for other names that fit these patterns.
 JsonCompiler::Ids JsonCompiler::schemas_of_name(const Ids& carriers, const JsonVariant& own,
-                                                const std::vector<std::string>& patterns,
+                                                const std::vector<NamePattern>& patterns,
                                                 const std::string* name, size_t fitting) {
   Ids ids;
   for (const int32_t id : carriers) {
@@ -288,11 +235,13 @@ JsonCompiler::Ids JsonCompiler::schemas_of_name(const Ids& carriers, const JsonV
       is_named = true;
     }
     const Json* by_pattern = keyword(id, "patternProperties");
-    for (size_t i = 0; by_pattern != nullptr && i < patterns.size(); ++i) {
-      const Json* schema = by_pattern->find(patterns[i]);
+    for (size_t i = 0; i < patterns.size(); ++i) {
       const bool fits = name != nullptr ? own.patterns[i].accepts(*name) : (fitting >> i & 1) != 0;
-      if (schema == nullptr || !fits) continue;
-      ids.push_back(child(id, *schema, "patternProperties/" + patterns[i]));
+      if (patterns[i].names == id && !fits) ids.push_back(made(Json(false), "propertyNames"));
+      if (patterns[i].names >= 0 || by_pattern == nullptr || !fits) continue;
+      const Json* schema = by_pattern->find(patterns[i].source);
+      if (schema == nullptr) continue;
+      ids.push_back(child(id, *schema, "patternProperties/" + patterns[i].source));
       is_named = true;
     }
     const Json* rest = keyword(id, "additionalProperties");
@@ -301,10 +250,40 @@ JsonCompiler::Ids JsonCompiler::schemas_of_name(const Ids& carriers, const JsonV
   return ids;
 }
 
+// The patterns that tell names apart: those of patternProperties, and those that propertyNames allows.
+void JsonCompiler::add_name_patterns(const Ids& carriers, JsonVariant& own,
+                                     std::vector<NamePattern>& patterns) {
+  const auto add = [&](const Schema& schema, std::string_view key, NamePattern pattern, ByteDfa dfa) {
+    if (patterns.size() >= kMostPatterns)
+      refuse(schema, key,
+             concat("is supported for at most ", kMostPatterns, " patterns of an object's names"));
+    automata_ += dfa.size();
+    patterns.push_back(std::move(pattern));
+    own.patterns.push_back(std::move(dfa));
+  };
+  for (const int32_t id : carriers) {
+    const Schema schema = schemas_[static_cast<size_t>(id)];
+    if (const Json* names = keyword(id, "propertyNames"))
+      add(schema, "propertyNames", {.names = id}, names_of(child(id, *names, "propertyNames")));
+    const Json* by_pattern = keyword(id, "patternProperties");
+    if (by_pattern == nullptr) continue;
+    if (!by_pattern->is_object()) refuse(schema, "patternProperties", "must be an object");
+    for (const auto& [key, value] : by_pattern->members()) {
+      const bool is_known = std::any_of(
+          patterns.begin(), patterns.end(),
+          [&, &word = key](const NamePattern& p) { return p.names < 0 && p.source == word.view(); });
+      if (is_known) continue;
+      add(schema, "patternProperties", {.source = std::string(key.view())},
+          pattern_of(schema, "patternProperties", Json(key.view())));
+    }
+  }
+}
+
 void JsonCompiler::add_object(int32_t node, const Ids& carriers) {
   JsonVariant own = {.kind = JsonVariant::Kind::object};
   merge_counts(carriers, "minProperties", "maxProperties", own);
-  std::vector<std::string> names, patterns;
+  std::vector<std::string> names;
+  std::vector<NamePattern> patterns;
   std::map<std::string, bool> known;  // and whether they are required
   for (const int32_t id : carriers) {
     const Schema schema = schemas_[static_cast<size_t>(id)];
@@ -330,22 +309,8 @@ void JsonCompiler::add_object(int32_t node, const Ids& carriers) {
         keep(name.as_string(), true);
       }
     }
-    const Json* by_pattern = keyword(id, "patternProperties");
-    if (by_pattern == nullptr) continue;
-    if (!by_pattern->is_object()) refuse(schema, "patternProperties", "must be an object");
-    for (const auto& [key, value] : by_pattern->members()) {
-      if (std::find(patterns.begin(), patterns.end(), key.view()) != patterns.end()) continue;
-      if (patterns.size() >= kMostPatterns)
-        refuse(schema, "patternProperties", concat("has more than ", kMostPatterns, " patterns"));
-      patterns.emplace_back(key.view());
-      try {
-        own.patterns.push_back(ByteDfa::regex(key.view(), true));
-      } catch (const ValueError& error) {
-        refuse(schema, "patternProperties", concat("is not supported: ", error.what()));
-      }
-      automata_ += own.patterns.back().size();
-    }
   }
+  add_name_patterns(carriers, own, patterns);
   for (const std::string& name : names) {
     const int32_t value = node_of(schemas_of_name(carriers, own, patterns, &name, 0));
     own.properties.push_back({name, value, known[name]});
