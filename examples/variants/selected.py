@@ -19,21 +19,19 @@ def pooled(x):
     return mh.scale(mh.sum(means, 3), 1 / BLOCK)
 
 
-def chosen_blocks(weights, T):
-    """bool [B, H, T, blocks]: a query's own block and the most weighted compressed ones."""
+def chosen_blocks(most, T):
+    """bool [B, H, T, blocks]: a query's own block and the most weighted compressed ones, -1 where there are fewer."""
     blocks, own = -(-T // BLOCK), np.arange(T) // BLOCK
-    weights = np.pad(weights, [(0, 0)] * 3 + [(0, blocks - weights.shape[3])])
-    chosen = np.argsort(-weights, -1, kind="stable")[..., :CHOSEN]
-    flags = np.zeros(weights.shape, bool)
-    np.put_along_axis(flags, chosen, True, -1)
-    return flags | (own[:, None] == np.arange(blocks))
+    flags = np.zeros((*most.shape[:3], blocks + 1), bool)
+    np.put_along_axis(flags, most, True, -1)
+    return flags[..., :blocks] | (own[:, None] == np.arange(blocks))
 
 
 def variant(q, k, v, gates, causal):
     seen = mh.mask_mod(lambda b, h, i, j, row: (j + 1) * BLOCK <= row + 1)  # whole blocks of the past
-    capture = mh.AttentionCapture(weights=True)
+    capture = mh.AttentionCapture(weights=False, top_k=CHOSEN)
     far = mh.attention(q, pooled(k), pooled(v), mask=seen, capture=capture)
-    flags = chosen_blocks(capture.weights.detach().numpy(), q.shape[2])
+    flags = chosen_blocks(capture.top_keys.numpy(), q.shape[2])
     some = mh.attention(q, k, v, mask=mh.blocks(flags, 1, BLOCK) & mh.causal())
     near = mh.attention(q, k, v, mask=mh.window(WINDOW - 1, 0))
     gates = mh.sigmoid(gates)
@@ -47,7 +45,8 @@ def plain(torch, q, k, v, gates, mask):
     whole = (torch.arange(blocks) + 1) * BLOCK <= at[:, None] + 1
     weights = torch.nan_to_num(plain_scores(torch, q, means[0], whole).softmax(-1)) if blocks else q[..., :0]
     far = weights @ repeated(torch, means[1], q)
-    flags = torch.tensor(chosen_blocks(weights.detach().numpy(), T)).repeat_interleave(BLOCK, 3)[..., :T]
+    most = weights.topk(min(CHOSEN, blocks)).indices.masked_fill(weights.topk(min(CHOSEN, blocks)).values == 0, -1)
+    flags = torch.tensor(chosen_blocks(most.numpy(), T)).repeat_interleave(BLOCK, 3)[..., :T]
     near = mask & (at[:, None] - at < WINDOW)
     gates = gates.sigmoid()
     some = plain_attention(torch, q, k, v, mask & flags)

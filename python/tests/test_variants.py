@@ -40,6 +40,22 @@ def test_threads_and_batch_change_no_bit(name):
     assert all(np.array_equal(results[0][1][n], results[1][1][n]) for n in results[0][1])
 
 
+@pytest.mark.parametrize("name", run.NAMES)
+def test_a_sample_has_the_same_bits_alone(name):
+    import multihead as mh
+
+    module = importlib.import_module(name)
+    causal, batch = run.modes(module)[0], 5  # no other axis has this size
+    arrays = module.inputs(np.random.default_rng(0), run.sizes(70, batch))
+
+    def results(arrays):
+        given = {n: x if x.dtype == bool else mh.tensor(x.astype("f4")) for n, x in arrays.items()}
+        return [y.numpy() for y in run.as_tuple(module.variant(**given, causal=causal))]
+
+    alone = results({n: np.take(x, [0], x.shape.index(batch)) if batch in x.shape else x for n, x in arrays.items()})
+    assert all(np.array_equal(y[:1], one) for y, one in zip(results(arrays), alone))
+
+
 def test_gallery_runs_and_its_page_is_current():
     listed = subprocess.run([sys.executable, str(GALLERY / "run.py"), "gated", "--length", "64"], capture_output=True, text=True)
     assert listed.returncode == 0 and "gated" in listed.stdout, listed.stderr
