@@ -57,24 +57,6 @@ bool amx_pack(const AmxOperand& from, AmxSide side, int parts, NotFinite rule, u
 /// to[j][i] = from[i][j] of 16 x 16 floats, rows at such distances.
 void transpose_tile(const float* from, int64_t from_stride, float* to, int64_t to_stride);
 
-/// c[16 · a_strips][16 · b_strips] = A · B [+ c].
-struct AmxProduct {
-  const uint16_t* a = nullptr;
-  const uint16_t* b = nullptr;
-  int64_t a_strip = 0, b_strip = 0;  // words from strip to strip
-  int64_t b_step = 0, b_row = 0;     // from step to step and from row to row, unless amx_pack() packed B
-  const uint16_t* b_last = nullptr;  // the last step of B, if it lies elsewhere
-  int64_t a_strips = 0, b_strips = 0, steps = 0;
-  PartScheme scheme;
-  float* c = nullptr;
-  int64_t c_stride = 0;
-  bool add = false;
-};
-/// Its part from strip `i` of A and strip `j` of B on; c stays.
-AmxProduct amx_from(const AmxProduct& product, int64_t i, int64_t j);
-/// With TileUnit::amx an AmxRegisters must live on this thread.
-void amx_multiply(const AmxProduct& product, TileUnit unit);
-
 /// This thread's tile registers, all eight 16 rows of 64 bytes, while alive. Not to be nested.
 class AmxRegisters {
  public:

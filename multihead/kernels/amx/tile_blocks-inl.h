@@ -18,6 +18,18 @@ inline constexpr int64_t kBlockLines = 2 * kAmxLines;  // of C: of X, and of Y
 inline constexpr int64_t kBlockSums = kBlockLines * kBlockLines;
 inline constexpr int64_t kWideStride = 4 * kAmxLines;  // of the sums of a wide block
 
+/// Products of parts of X and Y, in the order in which they are added: small ones first, and of two neighbours one
+/// operand is the same.
+struct PartProduct {
+  int x, y;
+};
+template <int kParts>
+inline constexpr PartProduct kProducts[1] = {{0, 0}};
+template <>
+inline constexpr PartProduct kProducts<2>[3] = {{1, 0}, {0, 0}, {0, 1}};
+template <>
+inline constexpr PartProduct kProducts<3>[6] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+
 /// Two tiles of every step of k, and of every part of their numbers, by distances in bytes. A step is 64
 /// bytes of each line: 32 numbers of bf16 or 64 of int8.
 struct TileOperand {

@@ -21,18 +21,6 @@
 namespace multihead::kernels {
 namespace {
 
-// Products of parts of X and Y, in the order in which they are added: small ones first, and of two
-// neighbours one operand is the same.
-struct PartProduct {
-  int x, y;
-};
-template <int kParts>
-inline constexpr PartProduct kProducts[1] = {{0, 0}};
-template <>
-inline constexpr PartProduct kProducts<2>[3] = {{1, 0}, {0, 0}, {0, 1}};
-template <>
-inline constexpr PartProduct kProducts<3>[6] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
-
 template <int kParts, bool kSwapped>
 constexpr PartProduct part_product(int n) {
   const PartProduct p = kProducts<kParts>[n];

@@ -188,7 +188,7 @@ void decide_backward(BackwardCall& call) {
   const AttentionProblem& p = *c.p;
   if (c.engine == Engine::pairs) c.engine = Engine::f32;
   decide_copies(c);
-  call.head_columns = c.one_part_tiles() ? amx_steps(p.head_dim) * kAmxStep : padded(p.head_dim);
+  call.head_columns = c.on_tiles() ? amx_steps(p.head_dim) * kAmxStep : padded(p.head_dim);
   c.copy_key = c.copy_key || call.head_columns != p.head_dim;
   call.operands = backward_operands(call);
 }

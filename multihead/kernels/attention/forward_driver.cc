@@ -39,12 +39,12 @@ float* tile_scratch(int64_t floats) {
 
 // Tiles that may share staged keys and values.
 int64_t most_tiles(const ForwardCall& call) {
-  if (call.one_part_tiles()) return kMostTiles;  // packing a block costs as much as half a tile's products
+  if (call.on_tiles()) return kMostTiles;  // packing a block costs as much as half a tile's products
   // Bias rows are prefetched a block early: with several tiles in turn they would be evicted before their
   // use.
   if (call.terms->bias) return 1;
   int64_t tiles = 4;
-  if (!(call.bf16 || call.int8) || call.engine == Engine::amx) return tiles;
+  if (!(call.bf16 || call.int8)) return tiles;
   // Every task stages its blocks anew (2 % of its time with 4 tiles of d = 64): as many tiles as leave L2
   // room.
   const int64_t floats = kTileRows * (call.p->head_dim + call.value_columns);
@@ -107,7 +107,7 @@ void choose_engine(ForwardCall& call) {
 }
 
 void decide_copies(ForwardCall& call) {
-  if (call.one_part_tiles()) call.value_columns = amx_steps(call.p->value_dim) * kAmxStep;
+  if (call.on_tiles()) call.value_columns = amx_steps(call.p->value_dim) * kAmxStep;
   const AttentionProblem& p = *call.p;
   const int64_t size = call.bf16 ? 2 : 4, rows = p.queries >= kTileRows ? p.queries : p.queries * p.group();
   call.copy_key = call.bf16 || call.int8 || hostile(call.key.strides.token, p.head_dim, size, p.keys, rows);

@@ -46,7 +46,7 @@ struct SkippedKeys {
   bool runs;
 };
 SkippedKeys skipped_keys(const ForwardCall& call) {
-  if (call.one_part_tiles()) return {kRowTile, kTileChunk, false};
+  if (call.on_tiles()) return {kRowTile, kTileChunk, false};
   return {kTileRows, attention_key_block, call.engine == Engine::f32 && !call.terms->relative_value};
 }
 
@@ -155,7 +155,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
   ForwardCall call = make_forward_call(p, t, in, {});
   choose_engine(call);
   decide_copies(call);
-  if (call.one_part_tiles()) plan.query_tile = kRowTile;
+  if (call.on_tiles()) plan.query_tile = kRowTile;
   call.p = &sample;
   const int64_t tiles = choose_tiles(call, threads, tasks, copies);
   call.p = &p;
@@ -192,7 +192,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
                         " threads: key blocks are shared out too"));
   }
   explain_copies(call, plan);
-  explain_terms(p, t, call.one_part_tiles() ? kTileChunk : 48, plan);
+  explain_terms(p, t, call.on_tiles() ? kTileChunk : 48, plan);
   BackwardCall backward;
   backward.forward = call;
   backward.gradient.d_out.strides.token = p.value_dim;

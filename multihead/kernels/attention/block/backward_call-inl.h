@@ -25,7 +25,7 @@ struct BackwardOperands {
 struct BackwardCall {
   ForwardCall forward;  // inputs and terms
   AttentionGradient gradient;
-  int64_t head_columns = 0;  // head_dim rounded up to 16, or to 32 for tiles of one part
+  int64_t head_columns = 0;  // head_dim rounded up to 16, or to 32 for tiles
   BackwardOperands operands;
 };
 

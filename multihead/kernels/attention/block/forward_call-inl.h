@@ -10,7 +10,7 @@
 
 namespace multihead::kernels {
 
-/// The unit that multiplies: f32 FMAs, pairs of bf16 (forward only), or AMX tiles; types in engine_*-inl.h.
+/// The unit that multiplies: f32 FMAs, pairs of bf16 (forward only), or AMX tiles; engine-inl.h.
 enum class Engine { f32, pairs, amx };
 
 /// Most tiles of a task: its rows share staged keys and values.
@@ -33,7 +33,7 @@ struct ForwardCall : AttentionInput, AttentionOutput {
   std::atomic<bool>* not_finite = nullptr;    // set where an output is not
 
   // Whether passes/forward_tiles-inl.h runs it.
-  bool one_part_tiles() const { return engine == Engine::amx && scheme.parts == 1; }
+  bool on_tiles() const { return engine == Engine::amx; }
 };
 
 /// The numbers of score terms and their gradients, of the log-sum-exp.

@@ -9,19 +9,17 @@
 
 #include <type_traits>
 
-#include "multihead/kernels/attention/engines/engine_amx_gradients-inl.h"
 #include "multihead/kernels/attention/engines/engine_f32-inl.h"
 #include "multihead/kernels/attention/engines/engine_pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-// f(std::type_identity<E>()) for the type E of an engine.
+// f(std::type_identity<E>()) for the type E of an engine without tiles.
 template <class Body>
 HWY_INLINE auto WithEngine([[maybe_unused]] Engine engine, const Body& f) {
 #if HWY_TARGET == HWY_AVX3  // a CPU with tiles has it
   if (engine == Engine::pairs) return f(std::type_identity<PairsEngine>());
-  if (engine == Engine::amx) return f(std::type_identity<AmxEngine>());
 #endif
   return f(std::type_identity<F32Engine>());
 }

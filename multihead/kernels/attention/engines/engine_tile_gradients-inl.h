@@ -1,4 +1,4 @@
-// The backward pass on AMX tiles of one bf16 part (tile_gradients-inl.h):
+// The backward pass on AMX tiles of bf16 (tile_gradients-inl.h):
 //   S[k][q] = K · Qᵀ, dP[k][q] = V · dOᵀ    rows of K and V as they lie, Q and dO packed once per head
 //   dV[k] += P · dO, dK[k] += dS · Q          P and dS rows of A; steps of 32 queries
 //   dQ[:][q] += Kᵀ · dS                       columns of queries; steps of 32 keys
@@ -15,13 +15,27 @@
 #define MULTIHEAD_KERNELS_ATTENTION_ENGINES_ENGINE_TILE_GRADIENTS_INL_H_
 #endif
 
-#include "multihead/kernels/attention/engines/engine_amx-inl.h"
+#include "multihead/kernels/attention/block/backward_call-inl.h"
+#include "multihead/kernels/attention/block/block-inl.h"
 #include "multihead/kernels/attention/engines/tile_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
+// Scales the scores that each group needs.
+HWY_INLINE void ScaleRows(const RowTile& t, const BlockRange& r, float scale, float* s) {
+  const F d;
+  const Vec factor = hn::Set(d, scale);
+  for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
+    const int g = lane / kGroupRows;
+    for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
+      float* at = s + (k - r.k0) * kTileRows + lane;
+      hn::StoreU(hn::Mul(hn::LoadU(d, at), factor), d, at);
+    }
+  }
+}
+
 class GradientsOnTiles {
  public:
   static constexpr int kKeyStep = kTileStep;
@@ -31,10 +45,12 @@ class GradientsOnTiles {
   static BackwardOperands Operands(const BackwardCall& call) {
     const int64_t steps = amx_steps(call.forward.p->head_dim),
                   value_steps = amx_steps(call.forward.p->value_dim);
+    const int64_t step = call.forward.scheme.parts * kAmxStep / 2;
     BackwardOperands o;
-    o.qt = o.query = kTileRows * kAmxStep / 2 * steps;
-    o.d_out_t = o.d_out = kTileRows * kAmxStep / 2 * value_steps;
-    o.block = kBackwardBlock * kAmxStep / 2 * (2 * steps + value_steps) + 2 * kRowFloats + kColumnFloats;
+    o.qt = o.query = kTileRows * step * steps;
+    o.d_out_t = o.d_out = kTileRows * step * value_steps;
+    o.block = kBackwardBlock * step * (2 * steps + value_steps) +
+              call.forward.scheme.parts * (2 * kRowFloats + kColumnFloats);
     o.one_head = o.loses_infinity = o.tiled = true;
     return o;
   }
@@ -50,8 +66,8 @@ class GradientsOnTiles {
     const RowTile& t = job.row_tiles[n];
     const auto pack = [&](const Operand& x, int64_t dim, float* lines, float* columns) {
       for (int row = 0; row < t.rows; row += kRowTile) {
-        const TileSource rows = Source(x, TileRow(c, x, t, row), t.rows - row, dim);
-        const int64_t at = row * kAmxStep / 2 * amx_steps(dim);
+        const TileSource rows = Source(c, x, TileRow(c, x, t, row), t.rows - row, dim);
+        const int64_t at = row * c.scheme.parts * kAmxStep / 2 * amx_steps(dim);
         pack_tile_keys(rows, reinterpret_cast<char*>(lines + at), c.unit);
         pack_tile_columns(rows, reinterpret_cast<char*>(columns + at), c.unit);
       }
@@ -71,31 +87,35 @@ class GradientsOnTiles {
       at += bytes;
       return part;
     };
-    p_ = {take(4 * kRowFloats), nullptr}, ds_.rows = take(4 * kRowFloats),
-    ds_.columns = take(4 * kColumnFloats);
+    const int parts = c.scheme.parts;
+    p_ = ds_ = {nullptr, nullptr, parts, 4 * kRowFloats, 4 * kColumnFloats};
+    p_.rows = take(parts * p_.row_part), ds_.rows = take(parts * ds_.row_part);
+    ds_.columns = take(parts * ds_.column_part);
     const auto place = [&](const Operand& x, int64_t dim, Lines& rows) {
-      const TileSource from = Source(x, KeyRow(c, x, job.b, job.kv, k0), k1 - k0, dim);
-      rows = {from.rows, from.stride};
-      char* copy = take(kBackwardBlock * amx_steps(dim) * 64);
+      TileSource from = Source(c, x, KeyRow(c, x, job.b, job.kv, k0), k1 - k0, dim);
+      rows = {from.rows, from.stride, 0};
+      const int64_t stride = amx_steps(dim) * 64;
+      char* copy = take(parts * kBackwardBlock * stride);
       if (from.bf16 && dim % kAmxStep == 0 && (k1 - k0) % kTileStep == 0) return;
-      rows = {copy, amx_steps(dim) * 64};
-      std::memset(copy, 0, static_cast<size_t>(kBackwardBlock * rows.stride));
-      pack_tile_queries({from.rows, from.stride, 0, k1 - k0, dim, from.bf16}, copy, c.unit);
+      rows = {copy, stride, kBackwardBlock * stride};
+      std::memset(copy, 0, static_cast<size_t>(parts * rows.part));
+      from.end = k1 - k0;
+      pack_tile_queries(from, copy, rows.part, c.unit);
     };
     place(c.key, c.p->head_dim, key_), place(c.value, c.p->value_dim, value_);
     values_ = {c.value_columns, p_.rows, reinterpret_cast<const char*>(job.d_out)};
     keys_ = {call.head_columns, ds_.rows, reinterpret_cast<const char*>(job.query)};
     key_columns_ = take(0);
     for (int k = k0; k < k1; k += kTileStep) {
-      pack_tile_transposed(Source(c.key, KeyRow(c, c.key, job.b, job.kv, k), k1 - k, c.p->head_dim),
-                           take(kTileStep * 64 * amx_steps(c.p->head_dim)), c.unit);
+      pack_tile_transposed(Source(c, c.key, KeyRow(c, c.key, job.b, job.kv, k), k1 - k, c.p->head_dim),
+                           take(parts * kTileStep * 64 * amx_steps(c.p->head_dim)), c.unit);
     }
   }
 
   // s and dp of 32 keys.
   void Scores(int64_t n, const BlockRange& r, float* s, float* dp) const {
     Products(n, r, s, dp);
-    ScaleRows(job_.row_tiles[n], r, ScoreScale(call_.forward), s, nullptr);
+    ScaleRows(job_.row_tiles[n], r, ScoreScale(call_.forward), s);
   }
 
   // P and dS of 32 keys, in their places.
@@ -133,9 +153,11 @@ class GradientsOnTiles {
     const int64_t strips = call_.head_columns / kAmxLines, step = (r.k0 - first_) / kTileStep;
     TileSum sum{.c_row = kTileGroups * kTile, .c_column = kTile, .a_row = kTile, .a_step = strips * kTile};
     sum.b_column = kTile, sum.b_step = kStepTiles * kTile, sum.steps = amx_steps(r.k1 - r.k0);
+    sum.parts = ds_.parts, sum.a_part = strips * kTile, sum.b_part = ds_.column_part;
+    sum.a_step *= sum.parts;
     char* to = reinterpret_cast<char*>(job_.d_query + n * call_.head_columns * kTileRows);
     for (int64_t i = 0; i < strips; i += 2) {
-      sum.a = key_columns_ + (step * strips + i) * kTile;
+      sum.a = key_columns_ + step * sum.a_step + i * kTile;
       for (int j = 0; j < Steps(job_.row_tiles[n]); ++j) {
         sum.b = ds_.columns + (step * kStepTiles + 2 * j) * kTile;
         sum.c = to + (i * kTileGroups + 2 * j) * kTile;
@@ -155,34 +177,37 @@ class GradientsOnTiles {
   // Rows of A.
   struct Lines {
     const char* data = nullptr;
-    int64_t stride = 0;
+    int64_t stride = 0, part = 0;
   };
 
   // Steps of 32 queries.
   static int Steps(const RowTile& t) { return (t.groups + 1) / 2; }
 
-  static TileSource Source(const Operand& x, const void* rows, int count, int64_t dim) {
+  static TileSource Source(const ForwardCall& c, const Operand& x, const void* rows, int count, int64_t dim) {
     const bool bf16 = x.dtype == Dtype::bf16;
     return {static_cast<const char*>(rows),
             x.strides.token * (bf16 ? 2 : 4),
             0,
             std::min(count, kTileStep),
             dim,
-            bf16};
+            bf16,
+            c.scheme.parts};
   }
 
   // The tiles of a step of 32 keys.
   static TileWeights PlaceOf(const TileWeights& w, int step) {
-    return {w.rows + step * 2 * kStripTiles * kTile,
-            w.columns ? w.columns + step * kStepTiles * kTile : nullptr};
+    TileWeights to = w;
+    to.rows += step * 2 * kStripTiles * kTile;
+    if (w.columns) to.columns += step * kStepTiles * kTile;
+    return to;
   }
 
   void Products(int64_t n, const BlockRange& r, float* s, float* dp) const {
     const AttentionProblem& p = *call_.forward.p;
     const auto product = [&](const Lines& rows, int64_t dim, const float* columns, float* to) {
       const char* b = reinterpret_cast<const char*>(columns);
-      tile_row_product({rows.data + (r.k0 - first_) * rows.stride, rows.stride, b, amx_steps(dim),
-                        2 * Steps(job_.row_tiles[n]), to},
+      tile_row_product({rows.data + (r.k0 - first_) * rows.stride, rows.stride, rows.part, b, amx_steps(dim),
+                        2 * Steps(job_.row_tiles[n]), to, p_.parts},
                        call_.forward.unit);
     };
     product(key_, p.head_dim, job_.qt + n * call_.operands.qt, s);
@@ -197,7 +222,11 @@ class GradientsOnTiles {
   }
 
   // The half of the places of weights that a tile has.
-  static TileWeights Half(const TileWeights& w, int64_t n) { return {w.rows + n % 2 * 2 * kTile, w.columns}; }
+  static TileWeights Half(const TileWeights& w, int64_t n) {
+    TileWeights half = w;
+    half.rows += n % 2 * 2 * kTile;
+    return half;
+  }
 
   // to[k] += Σ_q weights[k][q] rows[q] of one tile or of two.
   struct KeySum {
@@ -218,7 +247,8 @@ class GradientsOnTiles {
     void Flush(const GradientsOnTiles& g) {
       if (count == 0) return;
       TileSum sum{.c_row = columns / kAmxLines * kTile, .c_column = kTile, .a_row = kStripTiles * kTile};
-      sum.a_step = sum.b_column = kTile, sum.b_step = columns / kAmxLines * kTile;
+      sum.parts = g.p_.parts, sum.a_part = g.p_.row_part, sum.b_part = columns / kAmxLines * kTile;
+      sum.a_step = sum.b_column = kTile, sum.b_step = sum.parts * sum.b_part;
       sum.steps = 2 * (count - 1) + Steps(g.job_.row_tiles[first + count - 1]);
       const char* b = rows + first * 2 * sum.b_step;
       for (int k = k0 - g.first_; k < k1 - g.first_; k += kTileStep) {

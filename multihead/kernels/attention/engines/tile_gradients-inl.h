@@ -1,4 +1,4 @@
-// The inner loops of attention's gradients on tiles of one bf16 part. Internal; needs AVX-512.
+// The inner loops of attention's gradients on tiles of bf16. Internal; needs AVX-512.
 //
 // Scores and their gradients are [key][query], rows of 64 floats. Probabilities and score gradients become
 // tiles in the places in which the products want them: rows of A [strip of 16 keys][4 steps of 32 queries], and
@@ -14,24 +14,27 @@ inline constexpr int64_t kStripTiles = 4, kStepTiles = 4;  // of a strip, and of
 
 /// 32 rows as columns of B along the rows: as pack_tile_values(), but what is not finite stays.
 void pack_tile_columns(const TileSource& from, char* to, TileUnit unit);
-/// 32 rows as rows of A along the rows: [strip of 16 columns] tiles.
+/// 32 rows as rows of A along the rows: [part][strip of 16 columns] tiles.
 void pack_tile_transposed(const TileSource& from, char* to, TileUnit unit);
 
 /// to[32 rows][16 · strips] = A · B of `steps` steps; B by pack_tile_keys().
 struct TileRowProduct {
   const char* a = nullptr;
-  int64_t a_stride = 0;  ///< bytes
+  int64_t a_stride = 0, a_part = 0;  ///< bytes
   const char* b = nullptr;
   int64_t steps = 0;
   int strips = 0;  ///< even
   float* to = nullptr;
+  int parts = 1;
 };
 void tile_row_product(const TileRowProduct& product, TileUnit unit);
 
-/// Where a step of 32 keys lies among the tiles of weights.
+/// Where a step of 32 keys lies among the tiles of weights, and how many bytes apart the parts are.
 struct TileWeights {
   char* rows = nullptr;
   char* columns = nullptr;  ///< or null
+  int parts = 1;
+  int64_t row_part = 0, column_part = 0;
 };
 /// `keys` rows of weights of `queries` queries -> tiles, zeros beyond: lanes without a query may hold anything.
 void pack_tile_weights(const float* from, int keys, int queries, const TileWeights& to, TileUnit unit);
@@ -52,10 +55,11 @@ struct TileSum {
   char* c = nullptr;
   int64_t c_row = 0, c_column = 0;
   const char* a = nullptr;
-  int64_t a_row = 0, a_step = 0;  ///< from strip to strip, and from step to step
+  int64_t a_row = 0, a_step = 0, a_part = 0;  ///< from strip to strip, step to step, and part to part
   const char* b = nullptr;
-  int64_t b_column = 0, b_step = 0;
+  int64_t b_column = 0, b_step = 0, b_part = 0;
   int64_t steps = 0;
+  int parts = 1;
 };
 void tile_sum(const TileSum& sum, TileUnit unit);
 

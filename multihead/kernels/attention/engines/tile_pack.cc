@@ -16,54 +16,96 @@ HWY_INLINE bool IsWhole(const TileSource& x) {
   return x.bf16 && x.first == 0 && x.end == kTileStep && x.dim % kAmxStep == 0;
 }
 
-template <bool kAmx>
-void PackKeys(const TileSource& x, char* to) {
-  alignas(64) char copy[kTileStep * kRowBytes];
-  const bool whole = IsWhole(x);
-  for (int64_t step = 0; step < amx_steps(x.dim); ++step) {
-    for (int r = 0; r < kTileStep && !whole; ++r)
-      _mm512_store_si512(copy + r * kRowBytes, LoadStep<kAmx>(x, r, step));
-    const char* from = whole ? x.rows + 64 * step : copy;
-    const int64_t stride = whole ? x.stride : kRowBytes;
-    for (int half = 0; half < 2; ++half, to += kTileBytes) {
-      TransposeWords(from + half * 16 * stride, stride,
-                     [&](int word, __m512i line) { _mm512_store_si512(to + word * kRowBytes, line); });
-    }
+// Two strips of rows, transposed.
+HWY_INLINE void TransposeStrips(const char* from, int64_t stride, char* to) {
+  for (int half = 0; half < 2; ++half, to += kTileBytes) {
+    TransposeWords(from + half * 16 * stride, stride,
+                   [&](int word, __m512i line) { _mm512_store_si512(to + word * kRowBytes, line); });
   }
 }
 
-HWY_INLINE __m512i WithoutSign(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF)); }
-HWY_INLINE __mmask32 InfOrNan(__m512i x) {
-  return _mm512_cmpge_epi16_mask(WithoutSign(x), _mm512_set1_epi16(0x7F80));
+template <bool kAmx, int kParts>
+bool PackKeys(const TileSource& x, char* to) {
+  alignas(64) char copy[kParts][kTileStep * kRowBytes];
+  const bool whole = IsWhole(x);
+  const int64_t steps = amx_steps(x.dim);
+  __m512i top = _mm512_setzero_si512();
+  for (int64_t step = 0; step < steps; ++step, to += kStripBytes) {
+    if (whole) {
+      TransposeStrips(x.rows + 64 * step, x.stride, to);
+      continue;
+    }
+    for (int r = 0; r < kTileStep; ++r) {
+      __m512i row[kParts];
+      LoadStep<kAmx, kParts>(x, r, step, row);
+#pragma GCC unroll 3
+      for (int part = 0; part < kParts; ++part) {
+        _mm512_store_si512(copy[part] + r * kRowBytes, row[part]);
+        top = _mm512_max_epi16(top, WithoutSign(row[part]));
+      }
+    }
+    for (int part = 0; part < kParts; ++part)
+      TransposeStrips(copy[part], kRowBytes, to + part * steps * kStripBytes);
+  }
+  return kParts > 1 && InfOrNan(top) != 0;
 }
 
 // True if a number is not finite.
-template <bool kAmx, bool kWhole, bool kClean>
+template <bool kAmx, int kParts, bool kWhole, bool kClean>
 HWY_NOINLINE bool PackValues(const TileSource& x, char* to) {
   const __m512i low = _mm512_load_si512(kPairOrder.low), high = _mm512_load_si512(kPairOrder.high);
+  const int64_t next = amx_steps(x.dim) * kStripBytes;
   __m512i top = _mm512_setzero_si512();
   for (int64_t step = 0; step < amx_steps(x.dim); ++step, to += kStripBytes) {
     const char* at = x.rows + 64 * step;
     for (int r = 0; r < kTileStep; r += 2, at += 2 * x.stride) {
-      __m512i a = kWhole ? _mm512_loadu_si512(at) : LoadStep<kAmx>(x, r, step);
-      __m512i b = kWhole ? _mm512_loadu_si512(at + x.stride) : LoadStep<kAmx>(x, r + 1, step);
-      if constexpr (kClean) {
-        a = _mm512_maskz_mov_epi16(~InfOrNan(a), a), b = _mm512_maskz_mov_epi16(~InfOrNan(b), b);
+      __m512i a[kParts], b[kParts];
+      if constexpr (kWhole) {
+        a[0] = _mm512_loadu_si512(at), b[0] = _mm512_loadu_si512(at + x.stride);
       } else {
-        top = _mm512_max_epi16(top, _mm512_max_epi16(WithoutSign(a), WithoutSign(b)));
+        LoadStep<kAmx, kParts>(x, r, step, a), LoadStep<kAmx, kParts>(x, r + 1, step, b);
       }
-      _mm512_store_si512(to + r / 2 * kRowBytes, _mm512_permutex2var_epi16(a, low, b));
-      _mm512_store_si512(to + kTileBytes + r / 2 * kRowBytes, _mm512_permutex2var_epi16(a, high, b));
+      char* pair = to + r / 2 * kRowBytes;
+#pragma GCC unroll 3
+      for (int i = 0; i < kParts; ++i, pair += next) {
+        if constexpr (kClean) {
+          a[i] = _mm512_maskz_mov_epi16(~InfOrNan(a[i]), a[i]),
+          b[i] = _mm512_maskz_mov_epi16(~InfOrNan(b[i]), b[i]);
+        } else {
+          top = _mm512_max_epi16(top, _mm512_max_epi16(WithoutSign(a[i]), WithoutSign(b[i])));
+        }
+        _mm512_store_si512(pair, _mm512_permutex2var_epi16(a[i], low, b[i]));
+        _mm512_store_si512(pair + kTileBytes, _mm512_permutex2var_epi16(a[i], high, b[i]));
+      }
     }
   }
   return kClean || InfOrNan(top) != 0;
 }
 
-template <bool kAmx>
+template <bool kAmx, int kParts, bool kClean>
 bool PackValuesOf(const TileSource& x, char* to) {
-  if (!(IsWhole(x) ? PackValues<kAmx, true, false>(x, to) : PackValues<kAmx, false, false>(x, to)))
-    return false;
-  return PackValues<kAmx, false, true>(x, to);
+  if constexpr (kParts == 1 && !kClean) {
+    if (IsWhole(x)) return PackValues<kAmx, kParts, true, false>(x, to);
+  }
+  return PackValues<kAmx, kParts, false, kClean>(x, to);
+}
+
+template <bool kAmx, int kParts>
+bool PackQueries(const TileSource& x, char* to, int64_t part) {
+  const int64_t steps = amx_steps(x.dim);
+  __m512i top = _mm512_setzero_si512();
+  for (int r = x.first; r < x.end; ++r) {
+    for (int64_t s = 0; s < steps; ++s) {
+      __m512i row[kParts];
+      LoadStep<kAmx, kParts>(x, r, s, row);
+#pragma GCC unroll 3
+      for (int i = 0; i < kParts; ++i) {
+        _mm512_storeu_si512(to + (r * steps + s) * kRowBytes + i * part, row[i]);
+        top = _mm512_max_epi16(top, WithoutSign(row[i]));
+      }
+    }
+  }
+  return kParts > 1 && InfOrNan(top) != 0;
 }
 
 template <bool kAmx>
@@ -90,31 +132,37 @@ bool WriteRows(const TileOutput& x) {
 
 }  // namespace
 
-void pack_tile_keys(const TileSource& from, char* to, TileUnit unit) {
-  unit == TileUnit::amx ? PackKeys<true>(from, to) : PackKeys<false>(from, to);
+bool pack_tile_keys(const TileSource& from, char* to, TileUnit unit) {
+  return WithParts(from.parts, [&](auto parts) {
+    return unit == TileUnit::amx ? PackKeys<true, parts()>(from, to) : PackKeys<false, parts()>(from, to);
+  });
 }
 
+namespace {
+
+template <bool kClean>
+bool PackColumns(const TileSource& from, char* to, TileUnit unit) {
+  return WithParts(from.parts, [&](auto parts) {
+    return unit == TileUnit::amx ? PackValuesOf<true, parts(), kClean>(from, to)
+                                 : PackValuesOf<false, parts(), kClean>(from, to);
+  });
+}
+
+}  // namespace
+
 void pack_tile_columns(const TileSource& from, char* to, TileUnit unit) {
-  if (IsWhole(from)) {
-    PackValues<true, true, false>(from, to);
-  } else {
-    unit == TileUnit::amx ? PackValues<true, false, false>(from, to)
-                          : PackValues<false, false, false>(from, to);
-  }
+  PackColumns<false>(from, to, unit);
 }
 
 bool pack_tile_values(const TileSource& from, char* to, TileUnit unit) {
-  return unit == TileUnit::amx ? PackValuesOf<true>(from, to) : PackValuesOf<false>(from, to);
+  return PackColumns<false>(from, to, unit) && PackColumns<true>(from, to, unit);
 }
 
-void pack_tile_queries(const TileSource& from, char* to, TileUnit unit) {
-  const int64_t steps = amx_steps(from.dim);
-  for (int r = from.first; r < from.end; ++r) {
-    for (int64_t s = 0; s < steps; ++s) {
-      _mm512_storeu_si512(to + (r * steps + s) * kRowBytes,
-                          unit == TileUnit::amx ? LoadStep<true>(from, r, s) : LoadStep<false>(from, r, s));
-    }
-  }
+bool pack_tile_queries(const TileSource& from, char* to, int64_t part, TileUnit unit) {
+  return WithParts(from.parts, [&](auto parts) {
+    return unit == TileUnit::amx ? PackQueries<true, parts()>(from, to, part)
+                                 : PackQueries<false, parts()>(from, to, part);
+  });
 }
 
 void tile_intervals(const int32_t* lo, const int32_t* hi, int key, const TileChunk& c, uint32_t* words) {

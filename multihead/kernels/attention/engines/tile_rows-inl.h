@@ -2,9 +2,11 @@
 //   S = Q Kt     rows of Q are rows of A as they lie, K is packed into tiles of B
 //   P = 2^(S factor - shift), rounded to bf16 over S: two vectors of a row are the row of a tile of A
 //   O += P V     V is packed into tiles of B
+// Numbers of f32 are sums of one to three parts (amx/amx-inl.h), whose tiles lie one part after the other.
 // Internal; needs AVX-512. Keys come in pairs of strips of 16 and in chunks, at absolute positions. The scores
 // of a chunk are tiles [pair][strip of queries][strip of keys], 1 KB each; P takes the place of the first of
-// each two. Sums of P have 16 lanes per row, of the keys with the same remainder, until tile_sums().
+// each two, its second part that of the second, and its third lies kChunkFloats behind the first. Sums of P have 16
+// lanes per row, of the keys with the same remainder, until tile_sums().
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,9 @@ inline constexpr int kTileStep = 32;      // keys of a pair
 inline constexpr int kPairFloats = 1024;  // of its scores
 inline constexpr int kChunkPairs = kTileChunk / kTileStep;
 inline constexpr int kChunkFloats = kChunkPairs * kPairFloats;
+
+/// Floats of a chunk's scores and probabilities.
+constexpr int64_t chunk_floats(int parts) { return parts == 3 ? 2 * kChunkFloats : kChunkFloats; }
 
 /// Subnormal numbers count as zero, as tiles have it, while alive.
 class FlushedSubnormals {
@@ -39,14 +44,16 @@ struct TileSource {
   int first = 0, end = 0;
   int64_t dim = 0;
   bool bf16 = true;
+  int parts = 1;  ///< of f32
 };
-/// 32 keys -> [step of 32 numbers][strip of keys] tiles.
-void pack_tile_keys(const TileSource& from, char* to, TileUnit unit);
-/// 32 values -> [step of 32 columns][half] tiles. Numbers that are not finite become zeros: true if there are any.
+/// 32 keys -> [part][step of 32 numbers][strip of keys] tiles. Numbers that are not finite stay: with several parts,
+/// true if there are any.
+bool pack_tile_keys(const TileSource& from, char* to, TileUnit unit);
+/// 32 values -> [part][step of 32 columns][half] tiles. Numbers that are not finite become zeros: true if there are
+/// any.
 bool pack_tile_values(const TileSource& from, char* to, TileUnit unit);
-/// Rows of a strip of queries -> [16][steps * 32] bf16. To be called for whole strips of one run of heads, or
-/// for parts of them.
-void pack_tile_queries(const TileSource& from, char* to, TileUnit unit);
+/// Rows -> [row][steps * 32] bf16, parts `part` bytes apart. The result is pack_tile_keys()'s.
+bool pack_tile_queries(const TileSource& from, char* to, int64_t part, TileUnit unit);
 
 /// Pairs of a chunk from its first one on, and strips of queries.
 struct TileChunk {
@@ -55,9 +62,10 @@ struct TileChunk {
 };
 
 struct TileScores {
-  const char* query = nullptr;  ///< [32 rows][steps · 32], by pack_tile_queries()
+  const char* query = nullptr;  ///< [part][32 rows][steps · 32], by pack_tile_queries()
   const char* keys = nullptr;
   int64_t steps = 0;  ///< of the head's size
+  int parts = 1;
 };
 void tile_scores(const TileChunk& chunk, const TileScores& of, TileUnit unit);
 
@@ -69,6 +77,7 @@ struct TileSoftmax {
   const float* shift = nullptr;
   const uint32_t *seen = nullptr, *kept = nullptr;
   float* lanes = nullptr;  ///< [32 rows][16] sums
+  int parts = 1;
 };
 void tile_softmax(const TileChunk& chunk, const TileSoftmax& of, TileUnit unit);
 /// max[32] = the largest of the seen scores times the factor.
@@ -81,6 +90,7 @@ struct TileValues {
   float* out = nullptr;
   int64_t out_stride = 0;  ///< floats
   bool add = false;
+  int parts = 1;
 };
 void tile_values(const TileChunk& chunk, const TileValues& of, TileUnit unit);
 

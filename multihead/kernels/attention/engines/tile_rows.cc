@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "multihead/kernels/amx/tile_emulation-inl.h"
 #include "multihead/kernels/attention/engines/tile_vectors-inl.h"
 
 #if MH_TILES
@@ -52,11 +51,20 @@ HWY_NOINLINE void ScoresOfShort(const TileChunk& c, const TileScores& x) {
   MH_TILE_BARRIER;
 }
 
-// Registers 0-3: sums, 4, 5: queries, 6, 7: keys. kSteps: 0 if it is not known.
-template <int kStrips, int kSteps>
+// The queries and the first pair of keys.
+HWY_INLINE StepOperand QueriesOf(const TileScores& x, int64_t steps) {
+  const int64_t row = steps * kRowBytes;
+  return {x.query, row, 16 * row, 32 * row, 64 * row};
+}
+HWY_INLINE StepOperand KeysOf(const TileScores& x, int64_t steps) {
+  return {x.keys, kRowBytes, kTileBytes, steps * kStripBytes, 2 * steps * kStripBytes};
+}
+
+// Registers 0-3: sums. kSteps: 0 if it is not known.
+template <int kStrips, int kSteps, int kParts>
 HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
-  const int64_t steps = kSteps != 0 ? kSteps : x.steps, stride = steps * kRowBytes;
-  const char* k = x.keys;
+  const int64_t steps = kSteps != 0 ? kSteps : x.steps;
+  StepOperand q = QueriesOf(x, steps), k = KeysOf(x, steps);
   auto* to = reinterpret_cast<char*>(c.s);
   MH_TILE_BARRIER;
   for (int b = 0; b < c.pairs; ++b, to += kPairBytes) {
@@ -66,19 +74,11 @@ HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
       _tile_zero(2);
       _tile_zero(3);
     }
+    q.at = x.query;
 #pragma GCC unroll 4
-    for (int64_t step = 0; step < steps; ++step, k += kStripBytes) {
-      _tile_loadd(6, k, kRowBytes);
-      _tile_loadd(4, x.query + step * kRowBytes, stride);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (kStrips == 2) {
-        _tile_loadd(5, x.query + 16 * stride + step * kRowBytes, stride);
-        _tile_dpbf16ps(2, 5, 6);
-      }
-      _tile_loadd(7, k + kTileBytes, kRowBytes);
-      _tile_dpbf16ps(1, 4, 7);
-      if constexpr (kStrips == 2) _tile_dpbf16ps(3, 5, 7);
-    }
+    for (int64_t step = 0; step < steps; ++step, q.at += kRowBytes, k.at += kStripBytes)
+      AddStep<kParts, kStrips>(q, k);
+    k.at += (kParts - 1) * steps * kStripBytes;
     _tile_stored(0, to, kRowBytes);
     if constexpr (kStrips == 2) _tile_stored(2, to + kStripBytes, kRowBytes);
     _tile_stored(1, to + kTileBytes, kRowBytes);
@@ -89,18 +89,24 @@ HWY_NOINLINE void ScoresOfAny(const TileChunk& c, const TileScores& x) {
 
 void ScoresEmulated(const TileChunk& c, const TileScores& x) {
   std::fill_n(c.s, c.pairs * kPairFloats, 0.0f);
+  StepOperand q = QueriesOf(x, x.steps), k = KeysOf(x, x.steps);
   for (int b = 0; b < c.pairs; ++b) {
-    for (int g = 0; g < c.strips; ++g) {
-      for (int64_t i = 0; i < 2 * x.steps; ++i) {
-        emulate_tile(x.query + (16 * g * x.steps + i / 2) * kRowBytes, x.steps * kRowBytes,
-                     x.keys + (b * x.steps * 2 + i) * kTileBytes, kRowBytes,
-                     c.s + b * kPairFloats + g * 512 + i % 2 * 256, kAmxLines);
-      }
-    }
+    q.at = x.query, k.at = x.keys + b * x.parts * x.steps * kStripBytes;
+    for (int64_t i = 0; i < x.steps; ++i, q.at += kRowBytes, k.at += kStripBytes)
+      EmulateStep(x.parts, c.strips, q, k, c.s + b * kPairFloats, kAmxLines, 512, 256);
   }
 }
 
-template <int kStrips>
+// The first pair of probabilities and of the values of 32 columns.
+HWY_INLINE StepOperand ProbabilitiesOf(const TileChunk& c) {
+  return {reinterpret_cast<const char*>(c.s), kRowBytes, kStripBytes, kTileBytes, 4 * kChunkFloats};
+}
+HWY_INLINE StepOperand ValuesOf(const TileValues& x, int64_t columns) {
+  const int64_t part = x.steps * kStripBytes;
+  return {x.values + columns * kStripBytes, kRowBytes, kTileBytes, part, 2 * part};
+}
+
+template <int kStrips, int kParts>
 HWY_NOINLINE void ValuesOnTiles(const TileChunk& c, const TileValues& x) {
   const int64_t row = x.out_stride * 4;
   MH_TILE_BARRIER;
@@ -121,21 +127,10 @@ HWY_NOINLINE void ValuesOnTiles(const TileChunk& c, const TileValues& x) {
         _tile_zero(3);
       }
     }
-    const auto* p = reinterpret_cast<const char*>(c.s);
-    const char* v = x.values + b * kStripBytes;
+    StepOperand p = ProbabilitiesOf(c), v = ValuesOf(x, b);
 #pragma GCC unroll 2
-    for (int i = 0; i < c.pairs; ++i, p += kPairBytes, v += x.steps * kStripBytes) {
-      _tile_loadd(4, p, kRowBytes);
-      _tile_loadd(6, v, kRowBytes);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, v + kTileBytes, kRowBytes);
-      _tile_dpbf16ps(1, 4, 7);
-      if constexpr (kStrips == 2) {
-        _tile_loadd(5, p + kStripBytes, kRowBytes);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-    }
+    for (int i = 0; i < c.pairs; ++i, p.at += kPairBytes, v.at += kParts * x.steps * kStripBytes)
+      AddStep<kParts, kStrips>(p, v);
     _tile_stored(0, o, row);
     _tile_stored(1, o + 16, row);
     if constexpr (kStrips == 2) {
@@ -148,15 +143,10 @@ HWY_NOINLINE void ValuesOnTiles(const TileChunk& c, const TileValues& x) {
 
 void ValuesEmulated(const TileChunk& c, const TileValues& x) {
   for (int r = 0; r < 16 * c.strips && !x.add; ++r) std::fill_n(x.out + r * x.out_stride, x.steps * 32, 0.0f);
-  const auto* p = reinterpret_cast<const char*>(c.s);
-  for (int i = 0; i < c.pairs; ++i) {
-    for (int g = 0; g < c.strips; ++g) {
-      for (int64_t j = 0; j < 2 * x.steps; ++j) {
-        emulate_tile(p + i * kPairBytes + g * kStripBytes, kRowBytes,
-                     x.values + (i * 2 * x.steps + j) * kTileBytes, kRowBytes,
-                     x.out + g * 16 * x.out_stride + j * 16, x.out_stride);
-      }
-    }
+  for (int64_t b = 0; b < x.steps; ++b) {
+    StepOperand p = ProbabilitiesOf(c), v = ValuesOf(x, b);
+    for (int i = 0; i < c.pairs; ++i, p.at += kPairBytes, v.at += x.parts * x.steps * kStripBytes)
+      EmulateStep(x.parts, c.strips, p, v, x.out + b * 32, x.out_stride, 16 * x.out_stride, 16);
   }
 }
 
@@ -168,7 +158,7 @@ HWY_INLINE __m512 Exponent(const char* at, __m512 factor, __m512 shift) {
 
 // The unit of tiles falls asleep after some 1,500 cycles without a product, and the next products take twice as
 // long: one that nothing reads keeps it awake.
-template <bool kAmx, bool kNatural, bool kMasked>
+template <bool kAmx, bool kNatural, bool kMasked, int kParts>
 HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
   const __m512 factor = _mm512_set1_ps(x.factor);
   for (int row = 0; row < 16 * c.strips; row += 2) {
@@ -183,19 +173,26 @@ HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
       if constexpr (kMasked) {
         if (seen != nullptr) seen0 = seen[0], seen1 = seen[1], seen += kRowTile;
       }
-      const __m512 a = Power<kMasked>(Exponent<kNatural>(at, factor, m0), seen0);
-      const __m512 d = Power<kMasked>(Exponent<kNatural>(at + kTileBytes, factor, m0), seen0 >> 16);
-      const __m512 e = Power<kMasked>(Exponent<kNatural>(at + kRowBytes, factor, m1), seen1);
-      const __m512 f =
-          Power<kMasked>(Exponent<kNatural>(at + kTileBytes + kRowBytes, factor, m1), seen1 >> 16);
-      __m512i p0 = Rounded<kAmx>(d, a), p1 = Rounded<kAmx>(f, e);
-      if constexpr (kMasked) {
-        if (kept != nullptr) {
-          p0 = _mm512_maskz_mov_epi16(kept[0], p0), p1 = _mm512_maskz_mov_epi16(kept[1], p1);
-          kept += kRowTile;
+      const auto power = [&](const char* s, __m512 m, uint32_t bits) __attribute__((always_inline)) {
+        return Power<kMasked, (kParts > 1)>(Exponent<kNatural>(s, factor, m), bits);
+      };
+      const __m512 a = power(at, m0, seen0), d = power(at + kTileBytes, m0, seen0 >> 16);
+      const __m512 e = power(at + kRowBytes, m1, seen1),
+                   f = power(at + kTileBytes + kRowBytes, m1, seen1 >> 16);
+      __m512i p0[kParts], p1[kParts];
+      PartsOf<kAmx>(d, a, p0), PartsOf<kAmx>(f, e, p1);
+#pragma GCC unroll 3
+      for (int part = 0; part < kParts; ++part) {
+        if constexpr (kMasked) {
+          if (kept != nullptr) {
+            p0[part] = _mm512_maskz_mov_epi16(kept[0], p0[part]),
+            p1[part] = _mm512_maskz_mov_epi16(kept[1], p1[part]);
+          }
         }
+        char* to = at + (part == 2 ? 4 * kChunkFloats : part * kTileBytes);
+        _mm512_store_si512(to, p0[part]), _mm512_store_si512(to + kRowBytes, p1[part]);
       }
-      _mm512_store_si512(at, p0), _mm512_store_si512(at + kRowBytes, p1);
+      if (kMasked && kept != nullptr) kept += kRowTile;
       sum0 = _mm512_add_ps(sum0, _mm512_add_ps(a, d)), sum1 = _mm512_add_ps(sum1, _mm512_add_ps(e, f));
     }
     _mm512_store_ps(x.lanes + 16 * row, sum0), _mm512_store_ps(x.lanes + 16 * row + 16, sum1);
@@ -205,8 +202,11 @@ HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
 template <bool kAmx>
 void SoftmaxOf(const TileChunk& c, const TileSoftmax& x) {
   const bool masked = x.seen != nullptr || x.kept != nullptr;
-  if (x.natural) return masked ? Softmax<kAmx, true, true>(c, x) : Softmax<kAmx, true, false>(c, x);
-  masked ? Softmax<kAmx, false, true>(c, x) : Softmax<kAmx, false, false>(c, x);
+  WithParts(x.parts, [&](auto parts) {
+    if (x.natural)
+      return masked ? Softmax<kAmx, true, true, parts()>(c, x) : Softmax<kAmx, true, false, parts()>(c, x);
+    masked ? Softmax<kAmx, false, true, parts()>(c, x) : Softmax<kAmx, false, false, parts()>(c, x);
+  });
 }
 
 struct Sum {
@@ -269,15 +269,21 @@ FlushedSubnormals::~FlushedSubnormals() { _mm_setcsr(saved_); }
 
 void tile_scores(const TileChunk& c, const TileScores& x, TileUnit unit) {
   if (unit != TileUnit::amx) return ScoresEmulated(c, x);
-  if (c.strips == 1) return ScoresOfAny<1, 0>(c, x);
-  if (x.steps == 1) return ScoresOfShort<1>(c, x);
-  if (x.steps == 2) return ScoresOfShort<2>(c, x);
-  x.steps == 4 ? ScoresOfAny<2, 4>(c, x) : ScoresOfAny<2, 0>(c, x);
+  if (c.strips == 2 && x.parts == 1) {
+    if (x.steps == 1) return ScoresOfShort<1>(c, x);
+    if (x.steps == 2) return ScoresOfShort<2>(c, x);
+    if (x.steps == 4) return ScoresOfAny<2, 4, 1>(c, x);
+  }
+  WithParts(x.parts, [&](auto parts) {
+    c.strips == 1 ? ScoresOfAny<1, 0, parts()>(c, x) : ScoresOfAny<2, 0, parts()>(c, x);
+  });
 }
 
 void tile_values(const TileChunk& c, const TileValues& x, TileUnit unit) {
   if (unit != TileUnit::amx) return ValuesEmulated(c, x);
-  c.strips == 1 ? ValuesOnTiles<1>(c, x) : ValuesOnTiles<2>(c, x);
+  WithParts(x.parts, [&](auto parts) {
+    c.strips == 1 ? ValuesOnTiles<1, parts()>(c, x) : ValuesOnTiles<2, parts()>(c, x);
+  });
 }
 
 void tile_softmax(const TileChunk& c, const TileSoftmax& x, TileUnit unit) {

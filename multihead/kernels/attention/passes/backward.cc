@@ -389,7 +389,7 @@ bool KeyBlock(const BackwardTaskArgs& args) {
 template <class Body>
 auto WithGradients(const ForwardCall& c, const Body& f) {
 #if HWY_TARGET == HWY_AVX3
-  if (c.one_part_tiles()) return f(std::type_identity<GradientsOnTiles>());
+  if (c.on_tiles()) return f(std::type_identity<GradientsOnTiles>());
 #endif
   return WithEngine(c.engine, [&](auto engine) {
     return f(std::type_identity<typename decltype(engine)::type::Gradients>());

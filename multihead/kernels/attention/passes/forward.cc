@@ -317,7 +317,7 @@ class Forward {
 template <class Body>
 auto WithPass(const ForwardCall& c, const Body& f) {
 #if HWY_TARGET == HWY_AVX3
-  if (c.one_part_tiles()) return f(std::type_identity<ForwardTiles>());
+  if (c.on_tiles()) return f(std::type_identity<ForwardTiles>());
 #endif
   return WithEngine(c.engine, [&](auto engine) {
     return f(std::type_identity<Forward<typename decltype(engine)::type> >());

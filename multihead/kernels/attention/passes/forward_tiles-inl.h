@@ -1,4 +1,4 @@
-// Forward attention on tiles of one bf16 part (engines/tile_rows-inl.h), for every option.
+// Forward attention on tiles of bf16 (engines/tile_rows-inl.h), for every option.
 //
 // A tile is 32 queries; a block of 256 keys is packed once for all tiles of a task. Chunk by chunk of 128 keys:
 //   S = Q Kt, terms and masks;  P = 2^(S - m), l += P;  O += P V
@@ -8,7 +8,8 @@
 // itself, its keys and their positions alone.
 //
 // Excluded keys are zeros of P. Values that are not finite are packed as zeros and added by plain loops, so that
-// they reach only the rows that attend to them.
+// they reach only the rows that attend to them. Scores of keys and queries that are not finite are made by plain loops
+// if those have several parts: Inf has no second one.
 
 #if defined(MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_KERNELS_ATTENTION_PASSES_FORWARD_TILES_INL_H_
@@ -51,7 +52,7 @@ class ForwardTiles {
       at += floats;
       return first;
     };
-    s_ = take(kChunkFloats), shadow_ = take(kChunkFloats), lanes_ = take(kLaneFloats);
+    s_ = take(chunk_floats(c_.scheme.parts)), shadow_ = take(kChunkFloats), lanes_ = take(kLaneFloats);
     out_ = take(kRowTile * c_.value_columns);
     wide_ = take(layout_.wide), bias_ = take(layout_.wide);
     keep_ = reinterpret_cast<uint8_t*>(take(layout_.keep));
@@ -115,7 +116,7 @@ class ForwardTiles {
   // Packed keys [first, end) and their values; `first` is a multiple of 32.
   struct Block {
     int first = 0, end = 0;
-    bool value_non_finite = false;
+    bool key_non_finite = false, value_non_finite = false;
   };
 
   // Keys [first, end) of a block: whole pairs of strips, of which the tile sees some of [begin, last).
@@ -129,14 +130,15 @@ class ForwardTiles {
   struct Layout {
     int64_t wide, keep, key, value, few, query, tile, shared;
     explicit Layout(const ForwardCall& c) {
-      const int64_t columns = c.value_columns, steps = amx_steps(c.p->head_dim);
+      const int64_t columns = c.value_columns, steps = amx_steps(c.p->head_dim), parts = c.scheme.parts;
       wide = c.has_terms ? kTileChunk * kTileRows : 0;
       keep = c.has_terms || c.has_keep ? kTileChunk * kTileRows / 4 : 0;
-      key = kBlock * steps * kAmxStep / 2, value = kBlock * columns / 2;
-      query = kRowTile * steps * kAmxStep / 2;
+      key = parts * kBlock * steps * kAmxStep / 2, value = parts * kBlock * columns / 2;
+      query = parts * kRowTile * steps * kAmxStep / 2;
       tile = kRecordFloats + query + kRowTile * columns;
       few = FewOnTiles::Floats(c);
-      shared = few + 2 * kChunkFloats + kLaneFloats + kRowTile * columns + 2 * wide + keep + key + value;
+      shared = few + chunk_floats(c.scheme.parts) + kChunkFloats + kLaneFloats + kRowTile * columns +
+               2 * wide + keep + key + value;
     }
   };
 
@@ -174,9 +176,11 @@ class ForwardTiles {
     w.query_rows = to;
     for (int r = 0; r < t.rows; ++r, to += row) {
       const auto* from = static_cast<const char*>(TileRow(c_, c_.query, t, r));
-      pack_tile_queries({from, 0, 0, 1, c_.p->head_dim, c_.bf16}, to, c_.unit);
+      w.non_finite |= pack_tile_queries({from, 0, 0, 1, c_.p->head_dim, c_.bf16, c_.scheme.parts}, to,
+                                        kRowTile * row, c_.unit);
     }
-    std::memset(to, 0, static_cast<size_t>((t.groups * kGroupRows - t.rows) * row));
+    for (int part = 0; part < c_.scheme.parts; ++part, to += kRowTile * row)
+      std::memset(to, 0, static_cast<size_t>((t.groups * kGroupRows - t.rows) * row));
   }
 
   Block Stage(int begin, int end) const {
@@ -187,14 +191,19 @@ class ForwardTiles {
       const auto of = [&](const Operand& x, int64_t dim) {
         const auto* rows = static_cast<const char*>(KeyRow(c_, x, task_.b, task_.kv, k));
         return TileSource{
-            rows, x.strides.token * size, std::max(begin - k, 0), std::min(end - k, kTileStep), dim, c_.bf16};
+            rows,    x.strides.token * size, std::max(begin - k, 0), std::min(end - k, kTileStep), dim,
+            c_.bf16, c_.scheme.parts};
       };
-      pack_tile_keys(of(c_.key, c_.p->head_dim), key, c_.unit);
+      block.key_non_finite |= pack_tile_keys(of(c_.key, c_.p->head_dim), key, c_.unit);
       block.value_non_finite |= pack_tile_values(of(c_.value, c_.p->value_dim), value, c_.unit);
-      key += 2 * kTileStep * kAmxStep * amx_steps(c_.p->head_dim), value += 2 * kTileStep * c_.value_columns;
+      key += kTileStep * KeyBytes(), value += kTileStep * ValueBytes();
     }
     return block;
   }
+
+  // Bytes of a packed key, and of a value.
+  int64_t KeyBytes() const { return 2 * c_.scheme.parts * kAmxStep * amx_steps(c_.p->head_dim); }
+  int64_t ValueBytes() const { return 2 * c_.scheme.parts * c_.value_columns; }
 
   // Key block [base, base + 256) into tiles. `safe`: a bias of -inf excludes even where the score is NaN.
   void AddBlock(int64_t base, int first, int last, bool safe) {
@@ -292,10 +301,36 @@ class ForwardTiles {
   }
 
   void ScoresOf(const Part& part, const Block& block, const Tile& w) const {
-    const int64_t steps = amx_steps(c_.p->head_dim);
-    TileScores of{.keys = key_ + int64_t{part.first - block.first} * 64 * steps, .steps = steps};
-    of.query = w.query_rows;
-    tile_scores(part.chunk, of, c_.unit);
+    tile_scores(part.chunk,
+                {w.query_rows, key_ + (part.first - block.first) * KeyBytes(), amx_steps(c_.p->head_dim),
+                 c_.scheme.parts},
+                c_.unit);
+    if (block.key_non_finite || w.non_finite) NonFiniteScores(part, w.rows);
+  }
+
+  // Scores of keys and queries with numbers that are not finite.
+  HWY_NOINLINE void NonFiniteScores(const Part& part, const RowTile& t) const {
+    const int64_t dim = c_.p->head_dim;
+    const auto finite = [&](const float* row) {
+      return std::all_of(row, row + dim, [](float x) { return std::isfinite(x); });
+    };
+    for (int row = 0; row < t.rows; ++row) {
+      const float* query = as_floats(TileRow(c_, c_.query, t, row));
+      const bool row_finite = finite(query);
+      for (int k = part.begin; k < part.last; ++k) {
+        const float* key = as_floats(KeyRow(c_, c_.key, t.b, t.kv, k));
+        if (row_finite && finite(key)) continue;
+        float sum = 0;
+        for (int64_t i = 0; i < dim; ++i) sum += query[i] * key[i];
+        part.chunk.s[PlaceOf(row, k - part.first)] = sum;
+      }
+    }
+  }
+
+  // Where a chunk has the score of a row and a key.
+  static int64_t PlaceOf(int row, int key) {
+    return key / kTileStep * kPairFloats + row / kGroupRows * 512 + row % kGroupRows * 16 +
+           key % kTileStep / 16 * 256 + key % 16;
   }
 
   // Adds the part's exponentials and their product with the values. False if no row sees any of it.
@@ -317,9 +352,11 @@ class ForwardTiles {
     const int64_t columns = c_.value_columns;
     if (block.value_non_finite) std::copy_n(part.chunk.s, part.chunk.pairs * kPairFloats, shadow_);
     const float factor = c_.has_terms ? kLog2e : ScoreScale(c_);
-    tile_softmax(part.chunk, {c_.has_terms, factor, maxima.shift, part.seen, part.kept, lanes_}, c_.unit);
-    const char* values = value_ + int64_t{part.first - block.first} * 2 * columns;
-    tile_values(part.chunk, {values, columns / kAmxStep, out, columns, add}, c_.unit);
+    const int parts = c_.scheme.parts;
+    tile_softmax(part.chunk, {c_.has_terms, factor, maxima.shift, part.seen, part.kept, lanes_, parts},
+                 c_.unit);
+    const char* values = value_ + (part.first - block.first) * ValueBytes();
+    tile_values(part.chunk, {values, columns / kAmxStep, out, columns, add, parts}, c_.unit);
     if (block.value_non_finite) AddNonFinite(part, w, out);
     return true;
   }
@@ -334,10 +371,9 @@ class ForwardTiles {
         const float v = ElementOf(value, column, c_.bf16);
         if (std::isfinite(v)) continue;
         for (int row = 0; row < w.rows.rows; ++row) {
-          const int strip = pair * kPairFloats + row / kGroupRows * 512 + row % kGroupRows * 16;
           const bool seen = part.seen == nullptr || (part.seen[pair * kRowTile + row] >> i & 1) != 0;
-          if (!seen || shadow_[strip + i / 16 * 256 + i % 16] == -kInfinity) continue;
-          out[row * c_.value_columns + column] += Wide(p[2 * strip + i]) * v;
+          if (!seen || shadow_[PlaceOf(row, k - part.first)] == -kInfinity) continue;
+          out[row * c_.value_columns + column] += Wide(p[2 * PlaceOf(row, pair * kTileStep) + i]) * v;
         }
       }
     }
