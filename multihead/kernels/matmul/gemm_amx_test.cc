@@ -229,6 +229,28 @@ TEST(GemmTilesTest, SameBitsForAnyThreadsAndRowsAlone) {
   }
 }
 
+// Tasks that pack pairs of their own, or all of X, and those that share what was packed before.
+TEST(GemmTilesTest, EveryPlanOfTasksHasTheSameBits) {
+  const int before = num_threads();
+  for (const auto& [s, ta] : {std::pair{Sizes{40, 1170, 65}, Transpose::no},
+                              {Sizes{1170, 40, 65}, Transpose::no},
+                              {Sizes{210, 70, 417}, Transpose::yes},
+                              {Sizes{70, 210, 417}, Transpose::yes}}) {
+    Bf16Product p(s.m, s.n, s.k, ta, ta == Transpose::yes ? Transpose::no : Transpose::yes);
+    for (const TileUnit unit : units()) {
+      set_num_threads(1);
+      p.run({p.g}, false, true, unit);
+      const std::vector<BFloat16> one = p.c16;
+      for (const int threads : {2, 3, 4, 16}) {
+        set_num_threads(threads);
+        p.run({p.g}, false, true, unit);
+        EXPECT_EQ(0, std::memcmp(p.c16.data(), one.data(), 2 * one.size())) << s.m << " " << threads;
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
 TEST(GemmTilesTest, AddsToCAndKeepsExtremes) {
   Product p(33, 31, 65, Transpose::no, Transpose::no);
   std::fill(p.a.begin(), p.a.end(), 0.0f), std::fill(p.b.begin(), p.b.end(), 1.0f);
