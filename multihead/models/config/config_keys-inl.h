@@ -131,6 +131,17 @@ struct Row {
     const auto read = [=](Reader& r, Name key, Config&) { expect_value(r, key, value); };
     return {name, read, [=](const Config&, Name key, Json& json) { json[key] = value; }};
   }
+  /// Written, and read as this and nothing else: a missing key is transformers' other default.
+  static Key required(Name name, const Json& value) {
+    Key key = constant(name, value);
+    key.read = [=](Reader& r, Name key, Config&) {
+      const Json* given = r.find(key);
+      if (given != nullptr && *given == value) return;
+      r.fail(key, concat("must be ", value.dump(), ", got ",
+                         given == nullptr ? "nothing" : quote(given->dump(), 80)));
+    };
+    return key;
+  }
   /// Missing, null or this; anything else is refused.
   static Key only(Name name, const Json& value) {
     return {name, [=](Reader& r, Name key, Config&) { expect_value(r, key, value); }};
@@ -138,6 +149,12 @@ struct Row {
   /// transformers' alias of `original`: missing or equal.
   static Key alias(Name name, const std::string& original) {
     return {name, [=](Reader& r, Name key, Config&) { expect_same(r, key, original); }};
+  }
+  /// One table of several.
+  static ConfigKeys<Config> joined(std::initializer_list<ConfigKeys<Config>> parts) {
+    ConfigKeys<Config> all;
+    for (const ConfigKeys<Config>& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
   }
   /// Keys that change nothing here.
   static ConfigKeys<Config> with_nothing(ConfigKeys<Config> keys, std::initializer_list<const char*> names) {

@@ -33,7 +33,7 @@ void read_forced_end(Reader& r, const std::string& key, C& c) {
 }
 
 void add_attention(WeightMap& map, int64_t rows, const std::string& ours, const std::string& theirs) {
-  add_projections(map, ours, {{theirs + ".q_proj", theirs + ".k_proj", theirs + ".v_proj"}, rows, rows});
+  add_projections(map, ours, {theirs + ".", {"q_proj", "k_proj", "v_proj"}, rows, rows});
   add_pair(map, ours + ".out_proj", theirs + ".out_proj");
 }
 
@@ -48,9 +48,8 @@ void add_stack(WeightMap& map, const C& c, bool decoder) {
       add_attention(map, c.embed_dim, ours + "multihead_attn", theirs + "encoder_attn");
       add_pair(map, ours + "norm2", theirs + "encoder_attn_layer_norm");
     }
-    add_pair(map, ours + "linear1", theirs + "fc1");
-    add_pair(map, ours + "linear2", theirs + "fc2");
-    add_pair(map, ours + (decoder ? "norm3" : "norm2"), theirs + "final_layer_norm");
+    add_pairs(map, ours, theirs,
+              {{"linear1", "fc1"}, {"linear2", "fc2"}, {decoder ? "norm3" : "norm2", "final_layer_norm"}});
   }
   const std::string theirs = decoder ? "model.decoder." : "model.encoder.";
   const std::string side = decoder ? "target_" : "source_";
@@ -78,18 +77,19 @@ C settle(C c, const io::SafetensorsFile& file) {
 }
 
 Family<C> bart_like(const char* model_type, const char* architecture, bool norm_first) {
-  Family<C> family = {.name = model_type,
-                      .architecture = architecture,
-                      .expresses = norm_first ? is_mbart : is_bart,
-                      .keys = config_keys(),
-                      .map = weight_map,
-                      .prefix = "model.",
-                      .extras = extra_tensors,
-                      .complete = complete,
-                      .settle = settle};
-  family.keys.push_back(R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::eos_id));
-  family.keys.push_back({"save_step"});
-  for (auto& key : implied(norm_first)) family.keys.push_back(std::move(key));
+  Family<C> family = {
+      .name = model_type,
+      .architecture = architecture,
+      .expresses = norm_first ? is_mbart : is_bart,
+      .keys =
+          R::joined({config_keys(),
+                     {R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::eos_id), {"save_step"}},
+                     implied(norm_first)}),
+      .map = weight_map,
+      .prefix = "model.",
+      .extras = extra_tensors,
+      .complete = complete,
+      .settle = settle};
   family.defaults.positions = Positions::learned;
   family.defaults.position_offset = kOffset;
   family.defaults.embedding_norm = true;

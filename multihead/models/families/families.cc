@@ -170,14 +170,25 @@ void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs
   if (bias) map.push_back({ours + ".bias", {{theirs + ".bias"}}});
 }
 
+void add_pairs(WeightMap& map, const std::string& ours, const std::string& theirs,
+               std::initializer_list<std::pair<const char*, const char*>> names, bool bias) {
+  for (const auto& [our_name, their_name] : names) add_pair(map, ours + our_name, theirs + their_name, bias);
+}
+
+std::vector<ExtraTensor> unread(std::initializer_list<const char*> suffixes) {
+  std::vector<ExtraTensor> list;
+  for (const char* suffix : suffixes) list.push_back({suffix});
+  return list;
+}
+
 void add_projections(WeightMap& map, const std::string& attention, const StoredProjections& stored) {
-  const auto& [query, key, value] = stored.names;
+  const auto& [prefix, names, query_rows, key_rows, has_bias] = stored;
   for (const char* kind : {"weight", "bias"}) {
-    if (kind[0] == 'b' && !stored.bias) continue;
+    if (kind[0] == 'b' && !has_bias) continue;
     map.push_back({concat(attention, ".in_proj_", kind),
-                   {{concat(query, ".", kind), stored.query_rows},
-                    {concat(key, ".", kind), stored.key_rows},
-                    {concat(value, ".", kind), stored.key_rows}}});
+                   {{concat(prefix, names[0], ".", kind), query_rows},
+                    {concat(prefix, names[1], ".", kind), key_rows},
+                    {concat(prefix, names[2], ".", kind), key_rows}}});
   }
 }
 

@@ -65,17 +65,39 @@ ConfigKey<LanguageModelConfig> parallel_key() {
           [](const C& c, const std::string& key, Json& json) { json[key] = c.block == kBlock; },
           row_of(&C::block)};
 }
-/// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. And "id2label".
-ConfigKey<EncoderConfig> head_key(const std::string& stem);
+/// The sizes of most models, under the names that transformers gives them.
+template <class Config>
+ConfigKeys<Config> size_keys(const ConfigKey<Config>& context = Row<Config>::field("max_position_embeddings",
+                                                                                   &Config::context)) {
+  using R = Row<Config>;
+  return {R::field("vocab_size", &Config::vocab_size),
+          context,
+          R::field("hidden_size", &Config::embed_dim),
+          R::field("intermediate_size", &Config::ffn_dim),
+          R::field("num_hidden_layers", &Config::num_layers),
+          R::field("num_attention_heads", &Config::num_heads)};
+}
+/// BERT's epsilon, dropout and initial weights; and its sizes and activation before them.
+ConfigKeys<EncoderConfig> dropout_keys(double norm_eps, double dropout = 0.1);
+ConfigKeys<EncoderConfig> bert_keys(const ConfigKey<EncoderConfig>& context, double norm_eps);
+/// "architectures", by which an encoder's head is known; `stem` is "Bert" of BertModel. "id2label" and
+/// "problem_type" follow.
+ConfigKeys<EncoderConfig> head_keys(const std::string& stem);
 template <class Config>
 ConfigKey<Config> labels_key();
 /// "problem_type", which says how a classifier's logits become scores.
 template <class Config>
 ConfigKey<Config> problem_key();
+/// The prefix of an encoder's weights, which models without a head are kept without.
+std::string root_of(const EncoderConfig& c, const char* prefix);
+/// The names of a masked_lm head's dense layer, norm and bias, if there is one.
+void add_masked_lm(WeightMap& map, const EncoderConfig& c, const char* dense, const char* norm,
+                   const char* bias);
 /// RoBERTa's names of the pooler and of the heads; `root` stands before those of the encoder.
 void add_roberta_heads(WeightMap& map, const EncoderConfig& c, const std::string& root);
-/// A `settle` of encoders whose files have a pooler or not.
+/// A `settle` of encoders whose files have a pooler or not, and of those that have it with a classifier.
 EncoderConfig settle_pooler(EncoderConfig c, const io::SafetensorsFile& file);
+EncoderConfig settle_by_head(EncoderConfig c, const io::SafetensorsFile& file);
 /// The parts of it: one object of "rope_parameters" but for its base, and such an object.
 RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context);
 Json rotary_json(const LanguageModelConfig& c);
@@ -84,10 +106,16 @@ ExtraTensor rotary_buffers(const LanguageModelConfig& c);
 
 /// The weight of a layer and, with `bias`, its bias: `ours`.weight is stored as `theirs`.weight.
 void add_pair(WeightMap& map, const std::string& ours, const std::string& theirs, bool bias = true);
+/// Several of them, after these prefixes.
+void add_pairs(WeightMap& map, const std::string& ours, const std::string& theirs,
+               std::initializer_list<std::pair<const char*, const char*>> names, bool bias = true);
+/// Tensors that files may hold and nothing reads, by the ends of their names.
+std::vector<ExtraTensor> unread(std::initializer_list<const char*> suffixes);
 
 /// Projections of queries, keys and values, one matrix here and three there.
 struct StoredProjections {
-  std::array<std::string, 3> names;
+  std::string prefix;
+  std::array<const char*, 3> names;
   int64_t query_rows;
   int64_t key_rows;
   bool bias = true;

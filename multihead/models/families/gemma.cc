@@ -1,6 +1,5 @@
 // Gemma 1 to 3: Llama's plan with scaled embeddings and norms whose weights are kept as differences from 1;
 // from 2 on norms after the sub-layers as well, layers with and without a window, and soft caps.
-#include <cmath>
 
 #include "multihead/core/error.h"
 #include "multihead/models/families/llama-inl.h"
@@ -27,8 +26,7 @@ void add_sandwich(WeightMap& map, const C& c, const std::string& ours, const std
   for (WeightRule& rule : map) {
     if (rule.parameter == ours + "norm2.weight") rule.parts = {{theirs + "pre_feedforward_layernorm.weight"}};
   }
-  map.push_back({ours + "post_norm1.weight", {{theirs + "post_attention_layernorm.weight"}}});
-  map.push_back({ours + "post_norm2.weight", {{theirs + "post_feedforward_layernorm.weight"}}});
+  llama::add_post_norms(map, ours, theirs);
 }
 
 WeightMap sandwich_map(const C& c) { return llama::weight_map(c, add_sandwich); }
@@ -165,20 +163,19 @@ Family<C> gemma() {
 }
 
 Family<C> gemma2() {
-  ConfigKeys<C> keys = later_keys(softcap("attn_logit_softcapping", &C::attention_softcap, 50), 30);
-  keys.push_back(R::field("sliding_window", &C::window, 4096));
-  keys.push_back(R::only("use_bidirectional_attention", false));
-  keys.push_back(layer_kinds(2));
+  const ConfigKeys<C> keys =
+      R::joined({later_keys(softcap("attn_logit_softcapping", &C::attention_softcap, 50), 30),
+                 {R::field("sliding_window", &C::window, 4096), R::only("use_bidirectional_attention", false),
+                  layer_kinds(2)}});
   return with_sandwich(like_gemma("gemma2", "Gemma2ForCausalLM", is_gemma2, keys, kLater));
 }
 
 Family<C> gemma3() {
   // transformers has a key for it, and computes without.
-  ConfigKeys<C> keys = later_keys(R::only("attn_logit_softcapping", Json()), 0);
-  for (const ConfigKey<C>& key : window_keys()) keys.push_back(key);
-  keys.push_back(layer_kinds(6));
-  keys.push_back(two_rotary_bases());
-  keys.push_back({"rope_theta", {}, {}, row_of(&C::rotary_base)});
+  const ConfigKeys<C> keys =
+      R::joined({later_keys(R::only("attn_logit_softcapping", Json()), 0),
+                 window_keys(),
+                 {layer_kinds(6), two_rotary_bases(), {"rope_theta", {}, {}, row_of(&C::rotary_base)}}});
   Family<C> family = with_sandwich(like_gemma("gemma3_text", "Gemma3ForCausalLM", is_gemma2, keys, kLater));
   const auto is_plain = [](const ConfigKey<C>& key) { return key.name == "rope_theta" && key.read; };
   std::erase_if(family.keys, is_plain);

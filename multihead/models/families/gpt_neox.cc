@@ -20,23 +20,22 @@ ConfigKeys<C> keys() {
   const auto biases = [](io::ConfigReader& r, const std::string& key, C& c) {
     c.attention_bias = c.out_bias = r.boolean_or(key, true);
   };
-  return R::with_nothing({R::field("vocab_size", &C::vocab_size),
-                          R::field("max_position_embeddings", &C::context),
-                          R::field("hidden_size", &C::embed_dim),
-                          R::field("num_hidden_layers", &C::num_layers),
-                          R::field("num_attention_heads", &C::num_heads),
-                          R::field("intermediate_size", &C::ffn_dim),
-                          R::field("hidden_act", &C::activation, Activation::gelu),
-                          R::field("layer_norm_eps", &C::norm_eps, 1e-5),
-                          R::field("hidden_dropout", &C::dropout_p, 0),
-                          R::field("attention_dropout", &C::attention_dropout_p, 0),
-                          R::field("initializer_range", &C::init_std, 0.02),
-                          R::field("tie_word_embeddings", &C::tie_embeddings, false),
-                          R::key("attention_bias", &C::attention_bias, biases),
-                          rotary_key({"rotary_emb_base", "rotary_pct", 0.25}),
-                          {"rotary_pct", {}, {}, row_of(&C::rotary_fraction)},
-                          parallel_key<nn::Block::parallel, true>()},
-                         {});
+  return {R::field("vocab_size", &C::vocab_size),
+          R::field("max_position_embeddings", &C::context),
+          R::field("hidden_size", &C::embed_dim),
+          R::field("num_hidden_layers", &C::num_layers),
+          R::field("num_attention_heads", &C::num_heads),
+          R::field("intermediate_size", &C::ffn_dim),
+          R::field("hidden_act", &C::activation, Activation::gelu),
+          R::field("layer_norm_eps", &C::norm_eps, 1e-5),
+          R::field("hidden_dropout", &C::dropout_p, 0),
+          R::field("attention_dropout", &C::attention_dropout_p, 0),
+          R::field("initializer_range", &C::init_std, 0.02),
+          R::field("tie_word_embeddings", &C::tie_embeddings, false),
+          R::key("attention_bias", &C::attention_bias, biases),
+          rotary_key({"rotary_emb_base", "rotary_pct", 0.25}),
+          {"rotary_pct", {}, {}, row_of(&C::rotary_fraction)},
+          parallel_key<nn::Block::parallel, true>()};
 }
 
 WeightMap map(const C& c) {
@@ -51,10 +50,11 @@ WeightMap map(const C& c) {
                      .interleaved_heads = c.num_heads});
     }
     add_pair(map, ours + "self_attn.out_proj", theirs + "attention.dense", c.attention_bias);
-    add_pair(map, ours + "linear1", theirs + "mlp.dense_h_to_4h");
-    add_pair(map, ours + "linear2", theirs + "mlp.dense_4h_to_h");
-    add_pair(map, ours + "norm1", theirs + "input_layernorm");
-    add_pair(map, ours + "norm2", theirs + "post_attention_layernorm");
+    add_pairs(map, ours, theirs,
+              {{"linear1", "mlp.dense_h_to_4h"},
+               {"linear2", "mlp.dense_4h_to_h"},
+               {"norm1", "input_layernorm"},
+               {"norm2", "post_attention_layernorm"}});
   }
   if (!c.tie_embeddings) map.push_back({"head.weight", {{"embed_out.weight"}}});
   return map;

@@ -55,13 +55,10 @@ WeightMap map(const C& c) {
   add_pair(map, "final_norm", "transformer.ln_f");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat("transformer.h.", i, ".");
-    const std::string self = theirs + "attn.";
     add_projections(map, ours + "self_attn",
-                    {{self + "q_proj", self + "k_proj", self + "v_proj"}, c.embed_dim, c.embed_dim, false});
-    add_pair(map, ours + "self_attn.out_proj", self + "out_proj", false);
-    add_pair(map, ours + "linear1", theirs + "mlp.fc_in");
-    add_pair(map, ours + "linear2", theirs + "mlp.fc_out");
-    add_pair(map, ours + "norm1", theirs + "ln_1");
+                    {theirs + "attn.", {"q_proj", "k_proj", "v_proj"}, c.embed_dim, c.embed_dim, false});
+    add_pair(map, ours + "self_attn.out_proj", theirs + "attn.out_proj", false);
+    add_pairs(map, ours, theirs, {{"linear1", "mlp.fc_in"}, {"linear2", "mlp.fc_out"}, {"norm1", "ln_1"}});
   }
   return map;
 }

@@ -31,6 +31,8 @@ WeightMap weight_map(const LanguageModelConfig& c, AddLayer add_layer);
 void add_layer_weights(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
                        const std::string& theirs);
 
+/// The norms after both sub-layers.
+void add_post_norms(WeightMap& map, const std::string& ours, const std::string& theirs);
 /// "layer_types": all layers must be of the one kind that the other keys imply.
 Keys::value_type layer_types();
 /// Layers from max_window_layers on have a window; ours have one for all or none.

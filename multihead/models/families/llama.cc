@@ -13,23 +13,18 @@ Keys common_keys(Defaults defaults) {
   const auto kv_heads = [=](Reader& r, const std::string& key, C& c) {
     c.num_kv_heads = r.find(key) == nullptr ? defaults.num_kv_heads : r.integer_or(key, 0, kSize);
   };
-  return {R::field("vocab_size", &C::vocab_size),
-          R::field("max_position_embeddings", &C::context),
-          R::field("hidden_size", &C::embed_dim),
-          R::field("intermediate_size", &C::ffn_dim),
-          R::field("num_hidden_layers", &C::num_layers),
-          R::field("num_attention_heads", &C::num_heads),
-          R::key("num_key_value_heads", &C::num_kv_heads, kv_heads),
-          R::field("head_dim", &C::head_dim, defaults.head_dim),
-          R::field(defaults.activation_key, &C::activation, defaults.activation),
-          R::field("rms_norm_eps", &C::norm_eps, defaults.norm_eps),
-          R::field("attention_dropout", &C::attention_dropout_p, 0),
-          R::field("initializer_range", &C::init_std, 0.02),
-          R::field("tie_word_embeddings", &C::tie_embeddings, defaults.tied),
-          rotary_key({.default_base = defaults.rotary_base}),
-          R::only("is_encoder_decoder", false),
-          {"max_sequence_length"},  // of Llama's first conversions; nothing reads it
-          {"max_window_layers"}};
+  return R::joined({size_keys<C>(),
+                    {R::key("num_key_value_heads", &C::num_kv_heads, kv_heads),
+                     R::field("head_dim", &C::head_dim, defaults.head_dim),
+                     R::field(defaults.activation_key, &C::activation, defaults.activation),
+                     R::field("rms_norm_eps", &C::norm_eps, defaults.norm_eps),
+                     R::field("attention_dropout", &C::attention_dropout_p, 0),
+                     R::field("initializer_range", &C::init_std, 0.02),
+                     R::field("tie_word_embeddings", &C::tie_embeddings, defaults.tied),
+                     rotary_key({.default_base = defaults.rotary_base}),
+                     R::only("is_encoder_decoder", false),
+                     {"max_sequence_length"},  // of Llama's first conversions; nothing reads it
+                     {"max_window_layers"}}});
 }
 
 WeightMap map(const C& c) { return weight_map(c, add_layer_weights); }
@@ -47,11 +42,11 @@ bool is_llama(const C& c) { return is_like(c) && c.attention_bias == c.out_bias;
 
 void add_layer_weights(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
   const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
-  const std::string self = theirs + "self_attn.", mlp = theirs + "mlp.";
+  const std::string mlp = theirs + "mlp.";
   add_projections(
       map, ours + "self_attn",
-      {{self + "q_proj", self + "k_proj", self + "v_proj"}, query_rows, key_rows, c.attention_bias});
-  add_pair(map, ours + "self_attn.out_proj", self + "o_proj", c.out_bias);
+      {theirs + "self_attn.", {"q_proj", "k_proj", "v_proj"}, query_rows, key_rows, c.attention_bias});
+  add_pair(map, ours + "self_attn.out_proj", theirs + "self_attn.o_proj", c.out_bias);
   for (const char* kind : {".weight", ".bias"}) {
     if (kind[1] == 'b' && !c.ffn_bias) continue;
     map.push_back({concat(ours, "linear1", kind),
@@ -59,11 +54,16 @@ void add_layer_weights(WeightMap& map, const C& c, const std::string& ours, cons
   }
   add_pair(map, ours + "linear2", mlp + "down_proj", c.ffn_bias);
   if (c.qk_norm) {
-    map.push_back({ours + "self_attn.q_norm.weight", {{theirs + "self_attn.q_norm.weight"}}});
-    map.push_back({ours + "self_attn.k_norm.weight", {{theirs + "self_attn.k_norm.weight"}}});
+    add_pairs(map, ours + "self_attn.", theirs + "self_attn.", {{"q_norm", "q_norm"}, {"k_norm", "k_norm"}},
+              false);
   }
-  map.push_back({ours + "norm1.weight", {{theirs + "input_layernorm.weight"}}});
-  map.push_back({ours + "norm2.weight", {{theirs + "post_attention_layernorm.weight"}}});
+  add_pairs(map, ours, theirs, {{"norm1", "input_layernorm"}, {"norm2", "post_attention_layernorm"}}, false);
+}
+
+void add_post_norms(WeightMap& map, const std::string& ours, const std::string& theirs) {
+  add_pairs(map, ours, theirs,
+            {{"post_norm1", "post_attention_layernorm"}, {"post_norm2", "post_feedforward_layernorm"}},
+            false);
 }
 
 WeightMap weight_map(const C& c, AddLayer add_layer) {
@@ -114,11 +114,10 @@ Family<C> derive(const char* name, const char* architecture, bool (*expresses)(c
   Family<C> family = {.name = name,
                       .architecture = architecture,
                       .expresses = expresses,
-                      .keys = common_keys(defaults),
+                      .keys = R::joined({common_keys(defaults), keys}),
                       .map = map,
                       .prefix = "model.",
                       .extras = extras};
-  family.keys.insert(family.keys.end(), keys.begin(), keys.end());
   C& c = family.defaults;
   c.positions = Positions::rotary;
   c.norm = nn::NormKind::rms;

@@ -23,8 +23,7 @@ ConfigKeys<C> keys() {
                  {},
                  row_of(&C::position_offset)});
   all.push_back(R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::eos_id));
-  for (const char* name : {"max_length", "num_beams", "early_stopping"}) all.push_back({name});
-  return all;
+  return R::with_nothing(all, {"max_length", "num_beams", "early_stopping"});
 }
 
 // The sinusoids of old files, which follow from the rest.

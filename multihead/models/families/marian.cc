@@ -29,19 +29,15 @@ void read_shared(Reader& r, const std::string& key, C& c) {
 }
 
 ConfigKeys<C> keys(bool norm_first) {
-  ConfigKeys<C> keys = bart::config_keys();
-  for (ConfigKey<C>& key :
-       ConfigKeys<C>{R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::pad_id),
+  return R::joined({bart::config_keys(),
+                    {R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::pad_id),
                      bart::output_bias_key(),
                      R::only("normalize_before", norm_first),
                      R::only("normalize_embedding", false),
                      R::only("static_position_embeddings", true),
                      R::only("add_final_layer_norm", norm_first),
                      R::only("add_bias_logits", false),
-                     {"extra_pos_embeddings"}}) {  // of no meaning for sinusoids
-    keys.push_back(std::move(key));
-  }
-  return keys;
+                     {"extra_pos_embeddings"}}});  // of no meaning for sinusoids
 }
 
 Tensor sinusoids(const C& c) {

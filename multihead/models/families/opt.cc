@@ -46,25 +46,20 @@ WeightMap map(const C& c) {
   add_pair(map, "final_norm", root + "final_layer_norm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat(root, "layers.", i, ".");
-    const std::string self = theirs + "self_attn.";
-    add_pair(map, ours + "norm1", theirs + "self_attn_layer_norm");
-    add_pair(map, ours + "norm2", theirs + "final_layer_norm");
     add_projections(
         map, ours + "self_attn",
-        {{self + "q_proj", self + "k_proj", self + "v_proj"}, c.embed_dim, c.embed_dim, c.ffn_bias});
-    add_pair(map, ours + "self_attn.out_proj", self + "out_proj", c.ffn_bias);
-    add_pair(map, ours + "linear1", theirs + "fc1", c.ffn_bias);
-    add_pair(map, ours + "linear2", theirs + "fc2", c.ffn_bias);
+        {theirs + "self_attn.", {"q_proj", "k_proj", "v_proj"}, c.embed_dim, c.embed_dim, c.ffn_bias});
+    add_pairs(map, ours, theirs, {{"norm1", "self_attn_layer_norm"}, {"norm2", "final_layer_norm"}});
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "self_attn.out_proj"}, {"linear1", "fc1"}, {"linear2", "fc2"}},
+              c.ffn_bias);
   }
   return map;
 }
 
 std::vector<ExtraTensor> extras(const C& c) {
-  std::vector<ExtraTensor> list;
-  if (c.tie_embeddings) {
-    list.push_back(repeated_tensor("lm_head.weight", "model.decoder.embed_tokens.weight", "model."));
-  }
-  return list;
+  if (!c.tie_embeddings) return {};
+  return {repeated_tensor("lm_head.weight", "model.decoder.embed_tokens.weight", "model.")};
 }
 
 }  // namespace

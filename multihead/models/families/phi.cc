@@ -16,24 +16,18 @@ bool is_phi(const C& c) {
 
 ConfigKeys<C> keys() {
   using R = Row<C>;
-  return R::with_nothing({R::field("vocab_size", &C::vocab_size),
-                          R::field("max_position_embeddings", &C::context),
-                          R::field("hidden_size", &C::embed_dim),
-                          R::field("intermediate_size", &C::ffn_dim),
-                          R::field("num_hidden_layers", &C::num_layers),
-                          R::field("num_attention_heads", &C::num_heads),
-                          R::field("num_key_value_heads", &C::num_kv_heads, 0),
-                          R::field("hidden_act", &C::activation, Activation::gelu_tanh),
-                          R::field("layer_norm_eps", &C::norm_eps, 1e-5),
-                          R::field("resid_pdrop", &C::dropout_p, 0),
-                          R::copy("embd_pdrop", &C::dropout_p),
-                          R::field("attention_dropout", &C::attention_dropout_p, 0),
-                          R::field("initializer_range", &C::init_std, 0.02),
-                          R::field("tie_word_embeddings", &C::tie_embeddings, false),
-                          R::only("qk_layernorm", false),
-                          rotary_key({"rope_theta", "partial_rotary_factor", 0.5}),
-                          {"partial_rotary_factor", {}, {}, row_of(&C::rotary_fraction)}},
-                         {});
+  return R::joined({size_keys<C>(),
+                    {R::field("num_key_value_heads", &C::num_kv_heads, 0),
+                     R::field("hidden_act", &C::activation, Activation::gelu_tanh),
+                     R::field("layer_norm_eps", &C::norm_eps, 1e-5),
+                     R::field("resid_pdrop", &C::dropout_p, 0),
+                     R::copy("embd_pdrop", &C::dropout_p),
+                     R::field("attention_dropout", &C::attention_dropout_p, 0),
+                     R::field("initializer_range", &C::init_std, 0.02),
+                     R::field("tie_word_embeddings", &C::tie_embeddings, false),
+                     R::only("qk_layernorm", false),
+                     rotary_key({"rope_theta", "partial_rotary_factor", 0.5}),
+                     {"partial_rotary_factor", {}, {}, row_of(&C::rotary_fraction)}}});
 }
 
 WeightMap map(const C& c) {
@@ -44,13 +38,13 @@ WeightMap map(const C& c) {
   add_pair(map, "final_norm", "model.final_layernorm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat("model.layers.", i, ".");
-    const std::string self = theirs + "self_attn.";
     add_projections(map, ours + "self_attn",
-                    {{self + "q_proj", self + "k_proj", self + "v_proj"}, query_rows, key_rows});
-    add_pair(map, ours + "self_attn.out_proj", self + "dense");
-    add_pair(map, ours + "linear1", theirs + "mlp.fc1");
-    add_pair(map, ours + "linear2", theirs + "mlp.fc2");
-    add_pair(map, ours + "norm1", theirs + "input_layernorm");
+                    {theirs + "self_attn.", {"q_proj", "k_proj", "v_proj"}, query_rows, key_rows});
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "self_attn.dense"},
+               {"linear1", "mlp.fc1"},
+               {"linear2", "mlp.fc2"},
+               {"norm1", "input_layernorm"}});
   }
   return map;
 }

@@ -11,15 +11,14 @@ using R = Row<C>;
 bool is_phi3(const C& c) { return llama::is_like(c) && !c.attention_bias && !c.out_bias && !c.ffn_bias; }
 
 void add_layer(WeightMap& map, const C&, const std::string& ours, const std::string& theirs) {
-  for (const auto& [our_name, their_name] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"self_attn.in_proj_", "self_attn.qkv_proj."},
-           {"self_attn.out_proj.", "self_attn.o_proj."},
-           {"linear1.", "mlp.gate_up_proj."},
-           {"linear2.", "mlp.down_proj."},
-           {"norm1.", "input_layernorm."},
-           {"norm2.", "post_attention_layernorm."}}) {
-    map.push_back({concat(ours, our_name, "weight"), {{concat(theirs, their_name, "weight")}}});
-  }
+  map.push_back({ours + "self_attn.in_proj_weight", {{theirs + "self_attn.qkv_proj.weight"}}});
+  add_pairs(map, ours, theirs,
+            {{"self_attn.out_proj", "self_attn.o_proj"},
+             {"linear1", "mlp.gate_up_proj"},
+             {"linear2", "mlp.down_proj"},
+             {"norm1", "input_layernorm"},
+             {"norm2", "post_attention_layernorm"}},
+            false);
 }
 
 }  // namespace

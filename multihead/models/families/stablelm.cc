@@ -15,24 +15,19 @@ bool is_stablelm(const C& c) {
 }
 
 ConfigKeys<C> keys() {
-  return {R::field("vocab_size", &C::vocab_size),
-          R::field("max_position_embeddings", &C::context),
-          R::field("hidden_size", &C::embed_dim),
-          R::field("intermediate_size", &C::ffn_dim),
-          R::field("num_hidden_layers", &C::num_layers),
-          R::field("num_attention_heads", &C::num_heads),
-          R::field("num_key_value_heads", &C::num_kv_heads, 32),
-          R::field("hidden_act", &C::activation, Activation::silu),
-          R::field("layer_norm_eps", &C::norm_eps, 1e-5),
-          R::field("attention_dropout", &C::attention_dropout_p, 0),
-          R::field("initializer_range", &C::init_std, 0.02),
-          R::field("tie_word_embeddings", &C::tie_embeddings, false),
-          R::field("use_qkv_bias", &C::attention_bias, false),
-          rotary_key({"rope_theta", "partial_rotary_factor", 0.25}),
-          {"partial_rotary_factor", {}, {}, row_of(&C::rotary_fraction)},
-          parallel_key<nn::Block::parallel_shared, false>(),
-          R::only("qk_layernorm", false),
-          R::only("hidden_dropout", 0)};
+  return R::joined({size_keys<C>(),
+                    {R::field("num_key_value_heads", &C::num_kv_heads, 32),
+                     R::field("hidden_act", &C::activation, Activation::silu),
+                     R::field("layer_norm_eps", &C::norm_eps, 1e-5),
+                     R::field("attention_dropout", &C::attention_dropout_p, 0),
+                     R::field("initializer_range", &C::init_std, 0.02),
+                     R::field("tie_word_embeddings", &C::tie_embeddings, false),
+                     R::field("use_qkv_bias", &C::attention_bias, false),
+                     rotary_key({"rope_theta", "partial_rotary_factor", 0.25}),
+                     {"partial_rotary_factor", {}, {}, row_of(&C::rotary_fraction)},
+                     parallel_key<nn::Block::parallel_shared, false>(),
+                     R::only("qk_layernorm", false),
+                     R::only("hidden_dropout", 0)}});
 }
 
 void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {

@@ -78,7 +78,7 @@ ConfigKeys<C> t5_keys(int64_t C::*vocab_size, int64_t C::*num_layers, const std:
 template <class C>
 void add_t5_attention(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
   const int64_t rows = c.num_heads * head_dim(c);
-  add_projections(map, ours, {{theirs + ".q", theirs + ".k", theirs + ".v"}, rows, rows, false});
+  add_projections(map, ours, {theirs + ".", {"q", "k", "v"}, rows, rows, false});
   add_pair(map, ours + ".out_proj", theirs + ".o", false);
 }
 

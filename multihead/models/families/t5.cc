@@ -22,15 +22,11 @@ bool is_t5(const C& c) {
 R::Key output_scale() { return R::field_or("scale_decoder_outputs", &C::scale_output, &C::tie_output); }
 
 ConfigKeys<C> keys(const std::string& usual_projection) {
-  ConfigKeys<C> all = t5_keys(&C::source_vocab_size, &C::encoder_layers, usual_projection);
-  for (ConfigKey<C>& key :
-       ConfigKeys<C>{R::field_or("num_decoder_layers", &C::decoder_layers, &C::encoder_layers),
+  return R::joined({t5_keys(&C::source_vocab_size, &C::encoder_layers, usual_projection),
+                    {R::field_or("num_decoder_layers", &C::decoder_layers, &C::encoder_layers),
                      R::field("tie_word_embeddings", &C::tie_output, true),
                      R::constant("is_encoder_decoder", true), R::field("eos_token_id", &C::eos_id, 1),
-                     R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::pad_id)}) {
-    all.push_back(std::move(key));
-  }
-  return all;
+                     R::field_or("decoder_start_token_id", &C::decoder_start_id, &C::pad_id)}});
 }
 
 void add_stack(WeightMap& map, const C& c, bool decoder) {

@@ -53,11 +53,12 @@ WeightMap map(const C& c) {
                      {{concat(theirs, "self_attention.query_key_value.", kind)}}});
       map.back().interleaved_heads = c.num_heads;
     }
-    add_pair(map, ours + "self_attn.out_proj", theirs + "self_attention.dense");
-    add_pair(map, ours + "linear1", theirs + "mlp.dense_h_to_4h");
-    add_pair(map, ours + "linear2", theirs + "mlp.dense_4h_to_h");
-    add_pair(map, ours + "norm1", theirs + "input_layernorm");
-    add_pair(map, ours + "norm2", theirs + "post_attention_layernorm");
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "self_attention.dense"},
+               {"linear1", "mlp.dense_h_to_4h"},
+               {"linear2", "mlp.dense_4h_to_h"},
+               {"norm1", "input_layernorm"},
+               {"norm2", "post_attention_layernorm"}});
   }
   return map;
 }

@@ -22,16 +22,17 @@ WeightMap map(const C& c) {
 }  // namespace
 
 Family<C> eurobert() {
-  Family<C> family = llama::derive("eurobert", "EuroBertForMaskedLM", is_eurobert, {llama::attention_bias()},
-                                   {.norm_eps = 1e-5});
   // The output layer has a bias where the feed-forward layers have one.
-  family.keys.push_back(
-      R::key("mlp_bias", &C::ffn_bias, [](io::ConfigReader& r, const std::string& key, C& c) {
-        c.ffn_bias = c.head_bias = r.boolean_or(key, false);
-      }));
-  family.keys.push_back(llama::no_padding());
-  family.keys.push_back({"mask_token_id"});
-  family.keys.push_back({"classifier_pooling"});
+  const auto biases = [](io::ConfigReader& r, const std::string& key, C& c) {
+    c.ffn_bias = c.head_bias = r.boolean_or(key, false);
+  };
+  Family<C> family = llama::derive("eurobert", "EuroBertForMaskedLM", is_eurobert,
+                                   {llama::attention_bias(),
+                                    R::key("mlp_bias", &C::ffn_bias, biases),
+                                    llama::no_padding(),
+                                    {"mask_token_id"},
+                                    {"classifier_pooling"}},
+                                   {.norm_eps = 1e-5});
   family.base = "EuroBertModel";
   family.map = map;
   family.defaults.causal = false;

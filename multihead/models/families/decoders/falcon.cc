@@ -94,8 +94,8 @@ WeightMap map(const C& c) {
       if (c.num_kv_heads == c.num_heads) map.back().interleaved_heads = c.num_heads;
     }
     add_pair(map, ours + "self_attn.out_proj", theirs + "self_attention.dense", c.out_bias);
-    add_pair(map, ours + "linear1", theirs + "mlp.dense_h_to_4h", c.ffn_bias);
-    add_pair(map, ours + "linear2", theirs + "mlp.dense_4h_to_h", c.ffn_bias);
+    add_pairs(map, ours, theirs, {{"linear1", "mlp.dense_h_to_4h"}, {"linear2", "mlp.dense_4h_to_h"}},
+              c.ffn_bias);
     add_pair(map, ours + "norm1", theirs + (has_two ? "ln_attn" : "input_layernorm"));
     if (has_two) add_pair(map, ours + "norm2", theirs + "ln_mlp");
     if (c.block == nn::Block::sequential) add_pair(map, ours + "norm2", theirs + "post_attention_layernorm");

@@ -112,15 +112,16 @@ WeightMap map(const C& c) {
                    {"position_embedding.weight", {{"transformer.wpe.weight"}}}};
   add_pair(map, "final_norm", "transformer.ln_f");
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    const std::string ours = concat("layers.", i, "."), theirs = concat("transformer.h.", i, "."),
-                      self = theirs + "attn.attention.";
-    add_projections(map, ours + "self_attn",
-                    {{self + "q_proj", self + "k_proj", self + "v_proj"}, c.embed_dim, c.embed_dim, false});
-    add_pair(map, ours + "self_attn.out_proj", self + "out_proj");
-    add_pair(map, ours + "linear1", theirs + "mlp.c_fc");
-    add_pair(map, ours + "linear2", theirs + "mlp.c_proj");
-    add_pair(map, ours + "norm1", theirs + "ln_1");
-    add_pair(map, ours + "norm2", theirs + "ln_2");
+    const std::string ours = concat("layers.", i, "."), theirs = concat("transformer.h.", i, ".");
+    add_projections(
+        map, ours + "self_attn",
+        {theirs + "attn.attention.", {"q_proj", "k_proj", "v_proj"}, c.embed_dim, c.embed_dim, false});
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "attn.attention.out_proj"},
+               {"linear1", "mlp.c_fc"},
+               {"linear2", "mlp.c_proj"},
+               {"norm1", "ln_1"},
+               {"norm2", "ln_2"}});
   }
   if (!c.tie_embeddings) map.push_back({"head.weight", {{"lm_head.weight"}}});
   return map;

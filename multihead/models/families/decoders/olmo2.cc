@@ -13,8 +13,7 @@ void add_layer(WeightMap& map, const C& c, const std::string& ours, const std::s
   std::erase_if(map, [&](const WeightRule& rule) {
     return rule.parameter == ours + "norm1.weight" || rule.parameter == ours + "norm2.weight";
   });
-  map.push_back({ours + "post_norm1.weight", {{theirs + "post_attention_layernorm.weight"}}});
-  map.push_back({ours + "post_norm2.weight", {{theirs + "post_feedforward_layernorm.weight"}}});
+  llama::add_post_norms(map, ours, theirs);
 }
 
 WeightMap map(const C& c) { return llama::weight_map(c, add_layer); }

@@ -1,5 +1,4 @@
 // ALBERT (Lan et al. 2020): BERT with one layer's weights in all layers and smaller embeddings.
-#include "multihead/core/error.h"
 #include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::albert {
@@ -21,57 +20,49 @@ ConfigKeys<C> keys() {
     if (c.word_dim == c.embed_dim) r.fail(key, "must differ from hidden_size");
   };
   return R::with_nothing(
-      {R::field("vocab_size", &C::vocab_size),
-       R::field("max_position_embeddings", &C::context),
-       R::field("hidden_size", &C::embed_dim),
-       R::key("embedding_size", &C::word_dim, word_dim),
-       R::field("intermediate_size", &C::ffn_dim),
-       R::field("num_hidden_layers", &C::num_layers),
-       R::field("num_attention_heads", &C::num_heads),
-       R::constant("num_hidden_groups", 1),
-       R::constant("inner_group_num", 1),
-       {"num_hidden_groups", {}, {}, row_of(&C::shared_layers)},
-       R::field("hidden_act", &C::activation, Activation::gelu_tanh),
-       {"hidden_act", [](io::ConfigReader&, const std::string&, C& c) { c.head_activation = c.activation; }},
-       R::field("layer_norm_eps", &C::norm_eps, 1e-12),
-       R::field("hidden_dropout_prob", &C::dropout_p, 0),
-       R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0),
-       R::field("initializer_range", &C::init_std, 0.02),
-       R::field("type_vocab_size", &C::token_types, 2),
-       R::field("pad_token_id", &C::pad_id, 0),
-       R::only("position_embedding_type", "absolute"),
-       R::only("tie_word_embeddings", true),
-       R::only("is_decoder", false),
-       head_key("Albert"),
-       labels_key<C>(),
-       problem_key<C>()},
+      R::joined({{R::field("vocab_size", &C::vocab_size),
+                  R::field("max_position_embeddings", &C::context),
+                  R::field("hidden_size", &C::embed_dim),
+                  R::key("embedding_size", &C::word_dim, word_dim),
+                  R::field("intermediate_size", &C::ffn_dim),
+                  R::field("num_hidden_layers", &C::num_layers),
+                  R::field("num_attention_heads", &C::num_heads),
+                  R::constant("num_hidden_groups", 1),
+                  R::constant("inner_group_num", 1),
+                  {"num_hidden_groups", {}, {}, row_of(&C::shared_layers)},
+                  R::field("hidden_act", &C::activation, Activation::gelu_tanh),
+                  {"hidden_act",
+                   [](io::ConfigReader&, const std::string&, C& c) { c.head_activation = c.activation; }}},
+                 dropout_keys(1e-12, 0),
+                 {R::field("type_vocab_size", &C::token_types, 2), R::field("pad_token_id", &C::pad_id, 0),
+                  R::only("position_embedding_type", "absolute"), R::only("tie_word_embeddings", true),
+                  R::only("is_decoder", false)},
+                 head_keys("Albert")}),
       {"classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type",
        "num_memory_blocks"});
 }
 
 WeightMap map(const C& c) {
-  const std::string root = c.head == EncoderHead::none ? "" : kPrefix, words = root + "embeddings.",
-                    layer = root + "encoder.albert_layer_groups.0.albert_layers.0.",
-                    attention = layer + "attention.";
+  const std::string root = root_of(c, kPrefix), words = root + "embeddings.",
+                    layer = root + "encoder.albert_layer_groups.0.albert_layers.0.";
   WeightMap map;
-  add_pair(map, "token_embedding", words + "word_embeddings", false);
-  add_pair(map, "position_embedding", words + "position_embeddings", false);
-  add_pair(map, "type_embedding", words + "token_type_embeddings", false);
+  add_pairs(map, "", words,
+            {{"token_embedding", "word_embeddings"},
+             {"position_embedding", "position_embeddings"},
+             {"type_embedding", "token_type_embeddings"}},
+            false);
   add_pair(map, "embedding_norm", words + "LayerNorm");
   add_pair(map, "embedding_projection", root + "encoder.embedding_hidden_mapping_in");
   add_projections(map, "layers.0.self_attn",
-                  {{attention + "query", attention + "key", attention + "value"}, c.embed_dim, c.embed_dim});
-  add_pair(map, "layers.0.self_attn.out_proj", attention + "dense");
-  add_pair(map, "layers.0.norm1", attention + "LayerNorm");
-  add_pair(map, "layers.0.linear1", layer + "ffn");
-  add_pair(map, "layers.0.linear2", layer + "ffn_output");
-  add_pair(map, "layers.0.norm2", layer + "full_layer_layer_norm");
+                  {layer + "attention.", {"query", "key", "value"}, c.embed_dim, c.embed_dim});
+  add_pairs(map, "layers.0.", layer,
+            {{"self_attn.out_proj", "attention.dense"},
+             {"norm1", "attention.LayerNorm"},
+             {"linear1", "ffn"},
+             {"linear2", "ffn_output"},
+             {"norm2", "full_layer_layer_norm"}});
   if (c.pooler) add_pair(map, "pooler", root + "pooler");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "predictions.dense");
-    add_pair(map, "head_norm", "predictions.LayerNorm");
-    map.push_back({"head_bias", {{"predictions.bias"}}});
-  }
+  add_masked_lm(map, c, "predictions.dense", "predictions.LayerNorm", "predictions.bias");
   if (c.head == EncoderHead::classification || c.head == EncoderHead::tokens)
     add_pair(map, "classifier", "classifier");
   return map;

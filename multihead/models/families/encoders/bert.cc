@@ -55,21 +55,10 @@ ConfigKey<C> offset_context() {
 }
 
 ConfigKeys<C> common_keys(const ConfigKey<C>& context) {
-  return {R::key("pad_token_id", &C::pad_id, read_pad),
-          R::field("vocab_size", &C::vocab_size),
-          context,
-          R::field("hidden_size", &C::embed_dim),
-          R::field("intermediate_size", &C::ffn_dim),
-          R::field("num_hidden_layers", &C::num_layers),
-          R::field("num_attention_heads", &C::num_heads),
-          R::field("hidden_act", &C::activation, Activation::gelu),
-          R::field("layer_norm_eps", &C::norm_eps, 1e-12),
-          R::field("hidden_dropout_prob", &C::dropout_p, 0.1),
-          R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0.1),
-          R::field("initializer_range", &C::init_std, 0.02),
-          R::only("position_embedding_type", "absolute"),
-          R::only("tie_word_embeddings", true),
-          R::only("is_decoder", false)};
+  return R::joined({{R::key("pad_token_id", &C::pad_id, read_pad)},
+                    bert_keys(context, 1e-12),
+                    {R::only("position_embedding_type", "absolute"), R::only("tie_word_embeddings", true),
+                     R::only("is_decoder", false)}});
 }
 
 /// Names of an attention's parts, after "encoder.layer.N.attention.".
@@ -83,18 +72,12 @@ constexpr AttentionNames kMpnetAttention = {"attn.q", "attn.k", "attn.v", "attn.
 void add_layer(WeightMap& map, const C& c, const AttentionNames& names, const std::string& ours,
                const std::string& theirs) {
   const std::string attention = theirs + "attention.";
-  add_projections(
-      map, ours + "self_attn",
-      {{attention + names.query, attention + names.key, attention + names.value}, c.embed_dim, c.embed_dim});
-  add_pair(map, ours + "self_attn.out_proj", attention + names.out);
-  add_pair(map, ours + "norm1", attention + names.norm);
-  add_pair(map, ours + "linear1", theirs + "intermediate.dense");
-  add_pair(map, ours + "linear2", theirs + "output.dense");
-  add_pair(map, ours + "norm2", theirs + "output.LayerNorm");
+  add_projections(map, ours + "self_attn",
+                  {attention, {names.query, names.key, names.value}, c.embed_dim, c.embed_dim});
+  add_pairs(map, ours, attention, {{"self_attn.out_proj", names.out}, {"norm1", names.norm}});
+  add_pairs(map, ours, theirs,
+            {{"linear1", "intermediate.dense"}, {"linear2", "output.dense"}, {"norm2", "output.LayerNorm"}});
 }
-
-// Models without a head are kept without the prefix.
-std::string root_of(const C& c, const char* prefix) { return c.head == EncoderHead::none ? "" : prefix; }
 
 WeightMap common_map(const C& c, const std::string& prefix, const AttentionNames& names = kBertAttention) {
   const std::string embeddings = prefix + "embeddings.";
@@ -116,11 +99,8 @@ WeightMap bert_map(const C& c) {
   WeightMap map = common_map(c, root);
   if (c.pooler) add_pair(map, "pooler", root + "pooler.dense");
   if (c.head == EncoderHead::classification) add_pair(map, "classifier", "classifier");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "cls.predictions.transform.dense");
-    add_pair(map, "head_norm", "cls.predictions.transform.LayerNorm");
-    map.push_back({"head_bias", {{"cls.predictions.bias"}}});
-  }
+  add_masked_lm(map, c, "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+                "cls.predictions.bias");
   return map;
 }
 
@@ -147,61 +127,41 @@ WeightMap electra_map(const C& c) {
     add_pair(map, "pooler", "classifier.dense");
     add_pair(map, "classifier", "classifier.out_proj");
   }
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "generator_predictions.dense");
-    add_pair(map, "head_norm", "generator_predictions.LayerNorm");
-    map.push_back({"head_bias", {{"generator_lm_head.bias"}}});
-  }
+  add_masked_lm(map, c, "generator_predictions.dense", "generator_predictions.LayerNorm",
+                "generator_lm_head.bias");
   return map;
 }
 
-// Constants, tied weights, and the heads that other tasks left behind.
-std::vector<ExtraTensor> common_extras(const C&) {
-  std::vector<ExtraTensor> list;
-  for (const char* suffix :
-       {"embeddings.position_ids", "embeddings.token_type_ids", "cls.seq_relationship.weight",
-        "cls.seq_relationship.bias", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias",
-        "lm_head.decoder.weight", "lm_head.decoder.bias", "generator_lm_head.weight",
-        "discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
-        "discriminator_predictions.dense_prediction.weight",
-        "discriminator_predictions.dense_prediction.bias"}) {
-    list.push_back({suffix});
-  }
-  return list;
-}
-
-// A file may hold a head that its config does not speak of: the encoder alone is read then.
+// Constants, tied weights, and the heads that other tasks left behind. A file may hold a head that its config does not
+// speak of: the encoder alone is read then.
 std::vector<ExtraTensor> extras(const C& c) {
-  std::vector<ExtraTensor> list = common_extras(c);
+  std::vector<ExtraTensor> list =
+      unread({"embeddings.position_ids", "embeddings.token_type_ids", "cls.seq_relationship.weight",
+              "cls.seq_relationship.bias", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias",
+              "lm_head.decoder.weight", "lm_head.decoder.bias", "generator_lm_head.weight",
+              "discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
+              "discriminator_predictions.dense_prediction.weight",
+              "discriminator_predictions.dense_prediction.bias"});
   if (c.head != EncoderHead::none) return list;
-  for (const char* suffix :
-       {"cls.predictions.bias", "cls.predictions.transform.dense.weight",
-        "cls.predictions.transform.dense.bias", "cls.predictions.transform.LayerNorm.weight",
-        "cls.predictions.transform.LayerNorm.bias", "cls.predictions.transform.LayerNorm.gamma",
-        "cls.predictions.transform.LayerNorm.beta", "lm_head.bias", "lm_head.dense.weight",
-        "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias"}) {
-    list.push_back({suffix});
+  for (const ExtraTensor& extra :
+       unread({"cls.predictions.bias", "cls.predictions.transform.dense.weight",
+               "cls.predictions.transform.dense.bias", "cls.predictions.transform.LayerNorm.weight",
+               "cls.predictions.transform.LayerNorm.bias", "cls.predictions.transform.LayerNorm.gamma",
+               "cls.predictions.transform.LayerNorm.beta", "lm_head.bias", "lm_head.dense.weight",
+               "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias"})) {
+    list.push_back(extra);
   }
   return list;
-}
-
-C settle_electra(C c, const io::SafetensorsFile&) {
-  c.pooler = c.head == EncoderHead::classification;
-  return c;
 }
 
 Family<C> bert_like(const Kin& kin, bool (*expresses)(const C&), const ConfigKey<C>& context) {
-  Family<C> family = {.name = kin.model_type,
-                      .architecture = concat(kin.stem, "Model"),
-                      .expresses = expresses,
-                      .keys = common_keys(context),
-                      .prefix = kin.prefix,
-                      .extras = extras,
-                      .settle = settle_pooler};
-  family.keys.push_back(head_key(kin.stem));
-  family.keys.push_back(labels_key<C>());
-  family.keys.push_back(problem_key<C>());
-  return family;
+  return {.name = kin.model_type,
+          .architecture = concat(kin.stem, "Model"),
+          .expresses = expresses,
+          .keys = R::joined({common_keys(context), head_keys(kin.stem)}),
+          .prefix = kin.prefix,
+          .extras = extras,
+          .settle = settle_pooler};
 }
 
 ConfigKey<C> types_key() { return R::field("type_vocab_size", &C::token_types, 2); }
@@ -247,14 +207,12 @@ Family<C> electra() {
   Family<C> family = bert_like(kElectra, is_electra, R::field("max_position_embeddings", &C::context));
   family.keys.push_back(types_key());
   family.map = electra_map;
-  family.settle = settle_electra;
+  family.settle = settle_by_head;
   family.defaults.pooler = false;
   family.defaults.pooler_activation = PoolerActivation::gelu;
   family.keys.push_back(R::field_or("embedding_size", &C::word_dim, &C::embed_dim));
-  for (const char* name :
-       {"summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "generator_size"}) {
-    family.keys.push_back({name});
-  }
+  family.keys = R::with_nothing(family.keys, {"summary_type", "summary_use_proj", "summary_activation",
+                                              "summary_last_dropout", "generator_size"});
   return family;
 }
 

@@ -43,19 +43,6 @@ ConfigKey<C> compared() {
           }};
 }
 
-// Written and without a default, since theirs is another.
-ConfigKey<C> required(const char* name, const Json& value) {
-  return {name,
-          [=](Reader& r, const std::string& key, C&) {
-            const Json* given = r.find(key);
-            if (given == nullptr || *given != value) {
-              r.fail(key, concat("must be ", value.dump(), ", got ",
-                                 given == nullptr ? "nothing" : quote(given->dump(), 80)));
-            }
-          },
-          [=](const C&, const std::string& key, Json& json) { json[key] = value; }};
-}
-
 ConfigKey<C> pooled_size() {
   return {"pooler_hidden_size",
           [](Reader& r, const std::string& key, C& c) {
@@ -65,43 +52,30 @@ ConfigKey<C> pooled_size() {
 }
 
 ConfigKeys<C> keys() {
-  return {R::field("vocab_size", &C::vocab_size),
-          R::field("max_position_embeddings", &C::context, 512),
-          R::field("hidden_size", &C::embed_dim),
-          R::field("intermediate_size", &C::ffn_dim),
-          R::field("num_hidden_layers", &C::num_layers),
-          R::field("num_attention_heads", &C::num_heads),
-          R::field("hidden_act", &C::activation, Activation::gelu),
-          {"hidden_act", [](Reader&, const std::string&, C& c) { c.head_activation = c.activation; }},
-          R::field("layer_norm_eps", &C::norm_eps, 1e-7),
-          R::field("hidden_dropout_prob", &C::dropout_p, 0.1),
-          R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0.1),
-          R::field("initializer_range", &C::init_std, 0.02),
-          R::field("pad_token_id", &C::pad_id, 0),
-          R::field("type_vocab_size", &C::token_types, 0),
-          R::field("position_biased_input", &C::learned_positions, true),
-          required("relative_attention", true),
-          required("share_att_key", true),
-          required("norm_rel_ebd", "layer_norm"),
-          R::field("position_buckets", &C::distance_span),
-          distance(),
-          compared(),
-          head_key("DebertaV2"),
-          labels_key<C>(),
-          problem_key<C>(),
-          pooled_size(),
-          R::only("pooler_hidden_act", "gelu"),
-          R::only("legacy", true),
-          R::only("conv_kernel_size", 0),
-          R::only("tie_word_embeddings", true),
-          {"pooler_dropout"},
-          {"cls_dropout"}};
+  return R::joined(
+      {bert_keys(R::field("max_position_embeddings", &C::context, 512), 1e-7),
+       {{"hidden_act", [](Reader&, const std::string&, C& c) { c.head_activation = c.activation; }},
+        R::field("pad_token_id", &C::pad_id, 0),
+        R::field("type_vocab_size", &C::token_types, 0),
+        R::field("position_biased_input", &C::learned_positions, true),
+        R::required("relative_attention", true),
+        R::required("share_att_key", true),
+        R::required("norm_rel_ebd", "layer_norm"),
+        R::field("position_buckets", &C::distance_span),
+        distance(),
+        compared()},
+       head_keys("DebertaV2"),
+       {pooled_size(),
+        R::only("pooler_hidden_act", "gelu"),
+        R::only("legacy", true),
+        R::only("conv_kernel_size", 0),
+        R::only("tie_word_embeddings", true),
+        {"pooler_dropout"},
+        {"cls_dropout"}}});
 }
 
-// Models without a head are kept without the prefix.
 WeightMap map(const C& c) {
-  const std::string root = c.head == EncoderHead::none ? "" : "deberta.";
-  const std::string embeddings = root + "embeddings.", layers = root + "encoder.layer.";
+  const std::string root = root_of(c, "deberta."), embeddings = root + "embeddings.";
   WeightMap map = {{"token_embedding.weight", {{embeddings + "word_embeddings.weight"}}},
                    {"distance_embedding.weight", {{root + "encoder.rel_embeddings.weight"}}}};
   if (c.learned_positions) {
@@ -113,26 +87,21 @@ WeightMap map(const C& c) {
   add_pair(map, "embedding_norm", embeddings + "LayerNorm");
   add_pair(map, "distance_norm", root + "encoder.LayerNorm");
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    const std::string ours = concat("layers.", i, "."), theirs = concat(layers, i, "."),
-                      attention = theirs + "attention.";
+    const std::string ours = concat("layers.", i, "."), theirs = concat(root, "encoder.layer.", i, ".");
     add_projections(
         map, ours + "self_attn",
-        {{attention + "self.query_proj", attention + "self.key_proj", attention + "self.value_proj"},
-         c.embed_dim,
-         c.embed_dim});
-    add_pair(map, ours + "self_attn.out_proj", attention + "output.dense");
-    add_pair(map, ours + "norm1", attention + "output.LayerNorm");
-    add_pair(map, ours + "linear1", theirs + "intermediate.dense");
-    add_pair(map, ours + "linear2", theirs + "output.dense");
-    add_pair(map, ours + "norm2", theirs + "output.LayerNorm");
+        {theirs + "attention.self.", {"query_proj", "key_proj", "value_proj"}, c.embed_dim, c.embed_dim});
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "attention.output.dense"},
+               {"norm1", "attention.output.LayerNorm"},
+               {"linear1", "intermediate.dense"},
+               {"linear2", "output.dense"},
+               {"norm2", "output.LayerNorm"}});
   }
   if (c.pooler) add_pair(map, "pooler", "pooler.dense");
   if (c.num_labels > 0) add_pair(map, "classifier", "classifier");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "cls.predictions.transform.dense");
-    add_pair(map, "head_norm", "cls.predictions.transform.LayerNorm");
-    map.push_back({"head_bias", {{"cls.predictions.bias"}}});
-  }
+  add_masked_lm(map, c, "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+                "cls.predictions.bias");
   return map;
 }
 

@@ -6,6 +6,7 @@ namespace multihead::models::detail {
 namespace {
 
 using C = EncoderConfig;
+using R = Row<C>;
 using Reader = io::ConfigReader;
 
 constexpr std::pair<const char*, EncoderHead> kClasses[] = {
@@ -14,8 +15,6 @@ constexpr std::pair<const char*, EncoderHead> kClasses[] = {
     {"ForSequenceClassification", EncoderHead::classification},
     {"ForTokenClassification", EncoderHead::tokens},
     {"ForPreTraining", EncoderHead::none}};
-
-}  // namespace
 
 ConfigKey<C> head_key(const std::string& stem) {
   const auto read = [=](Reader& r, const std::string& key, C& c) {
@@ -39,6 +38,25 @@ ConfigKey<C> head_key(const std::string& stem) {
     }
   };
   return {"architectures", read, write, row_of(&C::head)};
+}
+
+}  // namespace
+
+ConfigKeys<C> dropout_keys(double norm_eps, double dropout) {
+  return {R::field("layer_norm_eps", &C::norm_eps, norm_eps),
+          R::field("hidden_dropout_prob", &C::dropout_p, dropout),
+          R::field("attention_probs_dropout_prob", &C::attention_dropout_p, dropout),
+          R::field("initializer_range", &C::init_std, 0.02)};
+}
+
+ConfigKeys<C> bert_keys(const ConfigKey<C>& context, double norm_eps) {
+  return R::joined({size_keys<C>(context),
+                    {R::field("hidden_act", &C::activation, Activation::gelu)},
+                    dropout_keys(norm_eps)});
+}
+
+ConfigKeys<C> head_keys(const std::string& stem) {
+  return {head_key(stem), labels_key<C>(), problem_key<C>()};
 }
 
 template <class Config>
@@ -86,22 +104,31 @@ ConfigKey<Config> problem_key() {
 template ConfigKey<EncoderConfig> problem_key();
 template ConfigKey<ImageEncoderConfig> problem_key();
 
+std::string root_of(const C& c, const char* prefix) { return c.head == EncoderHead::none ? "" : prefix; }
+
+void add_masked_lm(WeightMap& map, const C& c, const char* dense, const char* norm, const char* bias) {
+  if (c.head != EncoderHead::masked_lm) return;
+  add_pair(map, "head_dense", dense);
+  add_pair(map, "head_norm", norm);
+  map.push_back({"head_bias", {{bias}}});
+}
+
 void add_roberta_heads(WeightMap& map, const C& c, const std::string& root) {
   const bool classifies = c.head == EncoderHead::classification;
   if (c.pooler) add_pair(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
   if (classifies) add_pair(map, "classifier", "classifier.out_proj");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "lm_head.dense");
-    add_pair(map, "head_norm", "lm_head.layer_norm");
-    map.push_back({"head_bias", {{"lm_head.bias"}}});
-  }
+  add_masked_lm(map, c, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias");
 }
 
 C settle_pooler(C c, const io::SafetensorsFile& file) {
   const auto has_pooler = [](const std::string& name) { return name.ends_with("pooler.dense.weight"); };
-  const bool classifies = c.head == EncoderHead::classification;
   const std::vector<std::string> names = file.names();
-  c.pooler = classifies || std::any_of(names.begin(), names.end(), has_pooler);
+  c.pooler = c.head == EncoderHead::classification || std::any_of(names.begin(), names.end(), has_pooler);
+  return c;
+}
+
+C settle_by_head(C c, const io::SafetensorsFile&) {
+  c.pooler = c.head == EncoderHead::classification;
   return c;
 }
 

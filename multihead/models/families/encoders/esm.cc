@@ -19,15 +19,6 @@ bool is_esm(const C& c) {
          c.head_activation == Activation::gelu && c.pooler_activation == PoolerActivation::tanh;
 }
 
-// Which files say, and the code means, one way only.
-ConfigKey<C> positions() {
-  const auto read = [](Reader& r, const std::string& key, C&) {
-    if (r.string(key) != "rotary") r.fail(key, "must be \"rotary\", as in ESM-2");
-  };
-  return {"position_embedding_type", read,
-          [](const C&, const std::string& key, Json& json) { json[key] = "rotary"; }};
-}
-
 // Files hold the frequencies of rotary positions, rounded to 16 bits where they were so in training.
 constexpr const char* kFrequencies = "rotary_embeddings.inv_freq";
 
@@ -47,80 +38,59 @@ void add_frequencies(const C& c, io::TensorMap& tensors) {
   if (c.rotary_digits == 0) return;
   std::vector<double> w = rotary_frequencies(head_dim(c), c.rotary_base);
   for (double& x : w) x = rounded_to(c.rotary_digits, x);
-  const std::string root = c.head == EncoderHead::none ? "" : "esm.";
-  tensors.emplace(root + kFrequencies, Tensor::of<double>({std::ssize(w)}, w).to(Dtype::f32));
+  tensors.emplace(root_of(c, "esm.") + kFrequencies, Tensor::of<double>({std::ssize(w)}, w).to(Dtype::f32));
 }
 
 ConfigKeys<C> keys() {
-  return {
-      R::field("vocab_size", &C::vocab_size),
-      R::field("max_position_embeddings", &C::context, 1026),
-      R::field("hidden_size", &C::embed_dim),
-      R::field("intermediate_size", &C::ffn_dim),
-      R::field("num_hidden_layers", &C::num_layers),
-      R::field("num_attention_heads", &C::num_heads),
-      R::field("layer_norm_eps", &C::norm_eps, 1e-12),
-      R::field("hidden_dropout_prob", &C::dropout_p, 0.1),
-      R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0.1),
-      R::field("initializer_range", &C::init_std, 0.02),
-      R::field("rope_theta", &C::rotary_base, 10000),
-      {kFrequencies, {}, {}, row_of(&C::rotary_digits)},  // see settle()
-      R::field("pad_token_id", &C::pad_id, 0),
-      R::field("token_dropout", &C::token_dropout, false),
-      {"mask_token_id",
-       [](Reader& r, const std::string& key, C& c) {
-         c.mask_id = c.token_dropout ? r.integer(key, kSizeOrNone) : r.integer_or(key, 0, kSizeOrNone);
-       },
-       [](const C& c, const std::string& key, Json& json) { json[key] = c.mask_id; }, row_of(&C::mask_id)},
-      positions(),
-      head_key("Esm"),
-      labels_key<C>(),
-      problem_key<C>(),
-      R::only("emb_layer_norm_before", false),
-      R::only("is_folding_model", false),
-      R::only("is_decoder", false),
-      R::only("tie_word_embeddings", true),
-      {"hidden_act"},  // the layers have GELU, whatever it says
-      {"esmfold_config"},
-      {"vocab_list"}};
+  return R::joined(
+      {size_keys<C>(R::field("max_position_embeddings", &C::context, 1026)),
+       dropout_keys(1e-12),
+       {R::field("rope_theta", &C::rotary_base, 10000),
+        {kFrequencies, {}, {}, row_of(&C::rotary_digits)},  // see settle()
+        R::field("pad_token_id", &C::pad_id, 0),
+        R::field("token_dropout", &C::token_dropout, false),
+        {"mask_token_id",
+         [](Reader& r, const std::string& key, C& c) {
+           c.mask_id = c.token_dropout ? r.integer(key, kSizeOrNone) : r.integer_or(key, 0, kSizeOrNone);
+         },
+         [](const C& c, const std::string& key, Json& json) { json[key] = c.mask_id; }, row_of(&C::mask_id)},
+        R::required("position_embedding_type", "rotary")},
+       head_keys("Esm"),
+       {R::only("emb_layer_norm_before", false),
+        R::only("is_folding_model", false),
+        R::only("is_decoder", false),
+        R::only("tie_word_embeddings", true),
+        {"hidden_act"},  // the layers have GELU, whatever it says
+        {"esmfold_config"},
+        {"vocab_list"}}});
 }
 
 WeightMap map(const C& c) {
-  const std::string root = c.head == EncoderHead::none ? "" : "esm.";
+  const std::string root = root_of(c, "esm.");
   WeightMap map = {{"token_embedding.weight", {{root + "embeddings.word_embeddings.weight"}}}};
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    const std::string ours = concat("layers.", i, "."), theirs = concat(root, "encoder.layer.", i, "."),
-                      self = theirs + "attention.self.";
+    const std::string ours = concat("layers.", i, "."), theirs = concat(root, "encoder.layer.", i, ".");
     add_projections(map, ours + "self_attn",
-                    {{self + "query", self + "key", self + "value"}, c.embed_dim, c.embed_dim});
-    add_pair(map, ours + "self_attn.out_proj", theirs + "attention.output.dense");
-    add_pair(map, ours + "norm1", theirs + "attention.LayerNorm");
-    add_pair(map, ours + "linear1", theirs + "intermediate.dense");
-    add_pair(map, ours + "linear2", theirs + "output.dense");
-    add_pair(map, ours + "norm2", theirs + "LayerNorm");
+                    {theirs + "attention.self.", {"query", "key", "value"}, c.embed_dim, c.embed_dim});
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "attention.output.dense"},
+               {"norm1", "attention.LayerNorm"},
+               {"linear1", "intermediate.dense"},
+               {"linear2", "output.dense"},
+               {"norm2", "LayerNorm"}});
   }
   add_pair(map, "final_norm", root + "encoder.emb_layer_norm_after");
-  const bool classifies = c.head == EncoderHead::classification;
-  if (c.pooler) add_pair(map, "pooler", classifies ? "classifier.dense" : root + "pooler.dense");
-  if (classifies) add_pair(map, "classifier", "classifier.out_proj");
   if (c.head == EncoderHead::tokens) add_pair(map, "classifier", "classifier");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "lm_head.dense");
-    add_pair(map, "head_norm", "lm_head.layer_norm");
-    map.push_back({"head_bias", {{"lm_head.bias"}}});
-  }
+  add_roberta_heads(map, c, root);
   return map;
 }
 
 // The head that predicts contacts reads attention, not features, and is left behind; the table of positions has no
 // use beside rotary ones. A file may hold a head that its config does not speak of.
 std::vector<ExtraTensor> extras(const C& c) {
-  std::vector<ExtraTensor> list = {{"contact_head.regression.weight"},
-                                   {"contact_head.regression.bias"},
-                                   {"embeddings.position_embeddings.weight"},
-                                   {"embeddings.position_ids"},
-                                   {"lm_head.decoder.weight"}};
-  list.push_back({kFrequencies});
+  std::vector<ExtraTensor> list = unread({"contact_head.regression.weight", "contact_head.regression.bias",
+                                          "embeddings.position_embeddings.weight", "embeddings.position_ids",
+                                          "lm_head.decoder.weight", kFrequencies});
   if (c.head != EncoderHead::none) return list;
   for (const char* name : {"bias", "dense.weight", "dense.bias", "layer_norm.weight", "layer_norm.bias"}) {
     list.push_back({std::string("lm_head.") + name});
@@ -129,14 +99,10 @@ std::vector<ExtraTensor> extras(const C& c) {
 }
 
 C settle(C c, const io::SafetensorsFile& file) {
-  const std::vector<std::string> names = file.names();
-  for (const std::string& name : names) {
+  for (const std::string& name : file.names()) {
     if (name.ends_with(kFrequencies)) c.rotary_digits = digits_of(c, file, name);
   }
-  c.pooler = c.head == EncoderHead::classification ||
-             std::any_of(names.begin(), names.end(),
-                         [](const std::string& name) { return name.ends_with("pooler.dense.weight"); });
-  return c;
+  return settle_pooler(std::move(c), file);
 }
 
 }  // namespace

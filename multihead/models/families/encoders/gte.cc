@@ -20,36 +20,27 @@ ConfigKeys<C> keys(const char* stem) {
   const auto dropout = [](Reader& r, const std::string& key, C& c) {
     c.dropout_p = c.ffn_dropout_p = r.number_or(key, 0.1, kProbability);
   };
-  return R::with_nothing({R::field("vocab_size", &C::vocab_size),
-                          R::field("max_position_embeddings", &C::context),
-                          R::field("hidden_size", &C::embed_dim),
-                          R::field("intermediate_size", &C::ffn_dim),
-                          R::field("num_hidden_layers", &C::num_layers),
-                          R::field("num_attention_heads", &C::num_heads),
-                          R::field("hidden_act", &C::activation, Activation::gelu),
-                          R::field("layer_norm_eps", &C::norm_eps, 1e-12),
-                          R::key("hidden_dropout_prob", &C::dropout_p, dropout),
-                          R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0),
-                          R::field("initializer_range", &C::init_std, 0.02),
-                          R::field("pad_token_id", &C::pad_id, 1),
-                          R::field("type_vocab_size", &C::token_types, 1),
-                          encoder_rotary_key("rope_theta", 160000),
-                          {"rope_parameters", {}, {}, row_of(&C::rotary_factor)},
-                          {"hidden_dropout_prob", {}, {}, row_of(&C::ffn_dropout_p)},
-                          head_key(stem),
-                          labels_key<C>(),
-                          problem_key<C>(),
-                          R::only("pack_qkv", true),
-                          R::only("position_embedding_type", "rope"),
-                          R::only("layer_norm_type", "layer_norm"),
-                          R::only("logn_attention_scale", false),
-                          R::only("tie_word_embeddings", true)},
-                         {"logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention"});
+  return R::with_nothing(
+      R::joined({size_keys<C>(),
+                 {R::field("hidden_act", &C::activation, Activation::gelu),
+                  R::field("layer_norm_eps", &C::norm_eps, 1e-12),
+                  R::key("hidden_dropout_prob", &C::dropout_p, dropout),
+                  R::field("attention_probs_dropout_prob", &C::attention_dropout_p, 0),
+                  R::field("initializer_range", &C::init_std, 0.02),
+                  R::field("pad_token_id", &C::pad_id, 1),
+                  R::field("type_vocab_size", &C::token_types, 1),
+                  encoder_rotary_key("rope_theta", 160000),
+                  {"rope_parameters", {}, {}, row_of(&C::rotary_factor)},
+                  {"hidden_dropout_prob", {}, {}, row_of(&C::ffn_dropout_p)}},
+                 head_keys(stem),
+                 {R::only("pack_qkv", true), R::only("position_embedding_type", "rope"),
+                  R::only("layer_norm_type", "layer_norm"), R::only("logn_attention_scale", false),
+                  R::only("tie_word_embeddings", true)}}),
+      {"logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention"});
 }
 
-// Models without a head are kept without the prefix.
-WeightMap map_with(const C& c, const std::string& prefix) {
-  const std::string root = c.head == EncoderHead::none ? "" : prefix;
+WeightMap map_with(const C& c, const char* prefix) {
+  const std::string root = root_of(c, prefix);
   WeightMap map = {{"token_embedding.weight", {{root + "embeddings.word_embeddings.weight"}}}};
   if (c.token_types > 0) {
     map.push_back({"type_embedding.weight", {{root + "embeddings.token_type_embeddings.weight"}}});
@@ -63,31 +54,20 @@ WeightMap map_with(const C& c, const std::string& prefix) {
     map.push_back({.parameter = ours + "linear1.weight",
                    .parts = {{theirs + "mlp.up_gate_proj.weight"}},
                    .swapped_halves = true});
-    add_pair(map, ours + "linear2", theirs + "mlp.down_proj");
-    add_pair(map, ours + "norm1", theirs + "attn_ln");
-    add_pair(map, ours + "norm2", theirs + "mlp_ln");
+    add_pairs(map, ours, theirs, {{"linear2", "mlp.down_proj"}, {"norm1", "attn_ln"}, {"norm2", "mlp_ln"}});
   }
   if (c.pooler) add_pair(map, "pooler", root + "pooler.dense");
   if (c.num_labels > 0) add_pair(map, "classifier", "classifier");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "lm_head.dense");
-    add_pair(map, "head_norm", "lm_head.norm");
-    map.push_back({"head_bias", {{"lm_head.decoder.bias"}}});
-  }
+  add_masked_lm(map, c, "lm_head.dense", "lm_head.norm", "lm_head.decoder.bias");
   return map;
 }
 
 // The tied output layer; and heads that the config does not speak of.
 std::vector<ExtraTensor> extras(const C& c) {
   if (c.head != EncoderHead::none) return {{"lm_head.decoder.weight"}};
-  std::vector<ExtraTensor> list;
-  for (const char* name :
-       {"lm_head.decoder.weight", "lm_head.decoder.bias", "lm_head.dense.weight", "lm_head.dense.bias",
-        "lm_head.norm.weight", "lm_head.norm.bias", "classifier.weight", "classifier.bias",
-        "pooler.dense.weight", "pooler.dense.bias"}) {
-    list.push_back({name});
-  }
-  return list;
+  return unread({"lm_head.decoder.weight", "lm_head.decoder.bias", "lm_head.dense.weight",
+                 "lm_head.dense.bias", "lm_head.norm.weight", "lm_head.norm.bias", "classifier.weight",
+                 "classifier.bias", "pooler.dense.weight", "pooler.dense.bias"});
 }
 
 Family<C> named(const char* name, const char* stem, const char* prefix, WeightMap (*map)(const C&)) {

@@ -76,53 +76,43 @@ ConfigKey<C> rotary_bases() {
 }
 
 ConfigKeys<C> keys() {
-  ConfigKeys<C> all = {
-      R::field("vocab_size", &C::vocab_size),
-      R::field("max_position_embeddings", &C::context),
-      R::field("hidden_size", &C::embed_dim),
-      R::field("intermediate_size", &C::ffn_dim),
-      R::field("num_hidden_layers", &C::num_layers),
-      R::field("num_attention_heads", &C::num_heads),
-      R::field("hidden_activation", &C::activation, Activation::gelu),
-      R::field("classifier_activation", &C::head_activation, Activation::gelu),
-      R::field("norm_eps", &C::norm_eps, 1e-5),
-      R::field("initializer_range", &C::init_std, 0.02),
-      R::field("pad_token_id", &C::pad_id, 50283),
-      kinds_key(),
-      rotary_bases(),
-      {"local_rope_theta", {}, {}, row_of(&C::local_rotary_base)},
-      // The file counts both sides of the window.
-      {"local_attention",
-       [](Reader& r, const std::string& key, C& c) { c.window = r.integer_or(key, 128, kSize) / 2; },
-       [](const C& c, const std::string& key, Json& json) { json[key] = 2 * c.window; }, row_of(&C::window)},
-      head_key("ModernBert"),
-      labels_key<C>(),
-      problem_key<C>(),
-      {"classifier_pooling",
-       [](Reader& r, const std::string& key, C& c) {
-         c.pooler = false;  // whatever the head
-         c.mean_pooling = r.has(key) && r.choice(key, {"cls", "mean"}) == 1;
-       },
-       [](const C& c, const std::string& key, Json& json) { json[key] = c.mean_pooling ? "mean" : "cls"; },
-       row_of(&C::mean_pooling)},
-      R::only("decoder_bias", true),
-      R::only("tie_word_embeddings", true)};
+  ConfigKeys<C> all = R::joined(
+      {size_keys<C>(),
+       {R::field("hidden_activation", &C::activation, Activation::gelu),
+        R::field("classifier_activation", &C::head_activation, Activation::gelu),
+        R::field("norm_eps", &C::norm_eps, 1e-5),
+        R::field("initializer_range", &C::init_std, 0.02),
+        R::field("pad_token_id", &C::pad_id, 50283),
+        kinds_key(),
+        rotary_bases(),
+        {"local_rope_theta", {}, {}, row_of(&C::local_rotary_base)},
+        // The file counts both sides of the window.
+        {"local_attention",
+         [](Reader& r, const std::string& key, C& c) { c.window = r.integer_or(key, 128, kSize) / 2; },
+         [](const C& c, const std::string& key, Json& json) { json[key] = 2 * c.window; },
+         row_of(&C::window)}},
+       head_keys("ModernBert"),
+       {{"classifier_pooling",
+         [](Reader& r, const std::string& key, C& c) {
+           c.pooler = false;  // whatever the head
+           c.mean_pooling = r.has(key) && r.choice(key, {"cls", "mean"}) == 1;
+         },
+         [](const C& c, const std::string& key, Json& json) { json[key] = c.mean_pooling ? "mean" : "cls"; },
+         row_of(&C::mean_pooling)},
+        R::only("decoder_bias", true),
+        R::only("tie_word_embeddings", true)}});
   for (const char* name : {"norm_bias", "attention_bias", "mlp_bias", "classifier_bias"})
     all.push_back(R::only(name, false));
   for (const char* name : {"embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"})
     all.push_back(R::only(name, 0));
-  for (const char* name : {"layer_types", "global_rope_theta", "initializer_cutoff_factor",
-                           "deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index",
-                           "reference_compile", "repad_logits_with_grad", "cls_token_id", "sep_token_id",
-                           "position_embedding_type", "layer_norm_eps", "gradient_checkpointing"}) {
-    all.push_back({name});
-  }
-  return all;
+  return R::with_nothing(all, {"layer_types", "global_rope_theta", "initializer_cutoff_factor",
+                               "deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index",
+                               "reference_compile", "repad_logits_with_grad", "cls_token_id", "sep_token_id",
+                               "position_embedding_type", "layer_norm_eps", "gradient_checkpointing"});
 }
 
-// Models without a head are kept without the prefix.
 WeightMap map(const C& c) {
-  const std::string root = c.head == EncoderHead::none ? "" : "model.";
+  const std::string root = root_of(c, "model.");
   WeightMap map;
   add_pair(map, "token_embedding", root + "embeddings.tok_embeddings", false);
   add_pair(map, "embedding_norm", root + "embeddings.norm", false);
@@ -130,10 +120,12 @@ WeightMap map(const C& c) {
     const std::string ours = concat("layers.", i, "."), theirs = concat(root, "layers.", i, ".");
     if (i > 0) add_pair(map, ours + "norm1", theirs + "attn_norm", false);
     map.push_back({ours + "self_attn.in_proj_weight", {{theirs + "attn.Wqkv.weight"}}});
-    add_pair(map, ours + "self_attn.out_proj", theirs + "attn.Wo", false);
-    add_pair(map, ours + "norm2", theirs + "mlp_norm", false);
-    add_pair(map, ours + "linear1", theirs + "mlp.Wi", false);
-    add_pair(map, ours + "linear2", theirs + "mlp.Wo", false);
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "attn.Wo"},
+               {"norm2", "mlp_norm"},
+               {"linear1", "mlp.Wi"},
+               {"linear2", "mlp.Wo"}},
+              false);
   }
   add_pair(map, "final_norm", root + "final_norm", false);
   if (c.head == EncoderHead::none) return map;

@@ -47,33 +47,30 @@ ConfigKey<C> rotary() {
 }
 
 ConfigKeys<C> keys() {
-  ConfigKeys<C> all = {
-      either("vocab_size", "vocab_size", &C::vocab_size),
-      either("max_position_embeddings", "n_positions", &C::context),
-      either("hidden_size", "n_embd", &C::embed_dim),
-      either("intermediate_size", "n_inner", &C::ffn_dim),
-      either("num_hidden_layers", "n_layer", &C::num_layers),
-      either("num_attention_heads", "n_head", &C::num_heads),
-      {"head_dim", [](Reader& r, const std::string& key, C& c) { c.head_dim = r.integer_or(key, 0, kSize); },
-       [](const C& c, const std::string& key, Json& json) { json[key] = head_dim(c); }, row_of(&C::head_dim)},
-      activation_key(),
-      either("layer_norm_eps", "layer_norm_epsilon", &C::norm_eps, 1e-12),
-      either("hidden_dropout_prob", "resid_pdrop", &C::dropout_p, 0.0),
-      either("attention_probs_dropout_prob", "attn_pdrop", &C::attention_dropout_p, 0.0),
-      R::field("initializer_range", &C::init_std, 0.02),
-      R::field("pad_token_id", &C::pad_id, 0),
-      R::field("type_vocab_size", &C::token_types, 2),
-      rotary(),
-      {"rope_parameters", {}, {}, row_of(&C::rotary_factor)},
-      head_key("NomicBert"),
-      labels_key<C>(),
-      problem_key<C>(),
-      R::only("embd_pdrop", 0),
-      R::only("rotary_emb_fraction", 1),
-      R::only("rotary_emb_scale_base", Json()),
-      R::only("rotary_scaling_factor", Json()),
-      R::only("scale_attn_weights", true),
-      R::only("tie_word_embeddings", true)};
+  ConfigKeys<C> all =
+      R::joined({{either("vocab_size", "vocab_size", &C::vocab_size),
+                  either("max_position_embeddings", "n_positions", &C::context),
+                  either("hidden_size", "n_embd", &C::embed_dim),
+                  either("intermediate_size", "n_inner", &C::ffn_dim),
+                  either("num_hidden_layers", "n_layer", &C::num_layers),
+                  either("num_attention_heads", "n_head", &C::num_heads),
+                  {"head_dim",
+                   [](Reader& r, const std::string& key, C& c) { c.head_dim = r.integer_or(key, 0, kSize); },
+                   [](const C& c, const std::string& key, Json& json) { json[key] = head_dim(c); },
+                   row_of(&C::head_dim)},
+                  activation_key(),
+                  either("layer_norm_eps", "layer_norm_epsilon", &C::norm_eps, 1e-12),
+                  either("hidden_dropout_prob", "resid_pdrop", &C::dropout_p, 0.0),
+                  either("attention_probs_dropout_prob", "attn_pdrop", &C::attention_dropout_p, 0.0),
+                  R::field("initializer_range", &C::init_std, 0.02),
+                  R::field("pad_token_id", &C::pad_id, 0),
+                  R::field("type_vocab_size", &C::token_types, 2),
+                  rotary(),
+                  {"rope_parameters", {}, {}, row_of(&C::rotary_factor)}},
+                 head_keys("NomicBert"),
+                 {R::only("embd_pdrop", 0), R::only("rotary_emb_fraction", 1),
+                  R::only("rotary_emb_scale_base", Json()), R::only("rotary_scaling_factor", Json()),
+                  R::only("scale_attn_weights", true), R::only("tie_word_embeddings", true)}});
   for (const char* name : {"prenorm", "parallel_block", "parallel_block_tied_norm", "qkv_proj_bias",
                            "mlp_fc1_bias", "mlp_fc2_bias", "causal", "use_rms_norm",
                            "scale_attn_by_inverse_layer_idx", "rotary_emb_interleaved"}) {
@@ -85,9 +82,8 @@ ConfigKeys<C> keys() {
             "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_use_proj"});
 }
 
-// Models without a head are kept without the prefix.
 WeightMap map(const C& c) {
-  const std::string root = c.head == EncoderHead::none ? "" : "nomic_bert.";
+  const std::string root = root_of(c, "nomic_bert.");
   WeightMap map = {{"token_embedding.weight", {{root + "embeddings.word_embeddings.weight"}}},
                    {"type_embedding.weight", {{root + "embeddings.token_type_embeddings.weight"}}}};
   add_pair(map, "embedding_norm", root + "emb_ln");
@@ -98,16 +94,12 @@ WeightMap map(const C& c) {
     map.push_back({ours + "linear1.weight",
                    {{theirs + "mlp.fc12.weight", c.ffn_dim}, {theirs + "mlp.fc11.weight", c.ffn_dim}}});
     add_pair(map, ours + "linear2", theirs + "mlp.fc2", false);
-    add_pair(map, ours + "norm1", theirs + "norm1");
-    add_pair(map, ours + "norm2", theirs + "norm2");
+    add_pairs(map, ours, theirs, {{"norm1", "norm1"}, {"norm2", "norm2"}});
   }
   if (c.pooler) add_pair(map, "pooler", root + "pooler.dense");
   if (c.num_labels > 0) add_pair(map, "classifier", "classifier");
-  if (c.head == EncoderHead::masked_lm) {
-    add_pair(map, "head_dense", "cls.predictions.transform.dense");
-    add_pair(map, "head_norm", "cls.predictions.transform.layer_norm");
-    map.push_back({"head_bias", {{"cls.predictions.bias"}}});
-  }
+  add_masked_lm(map, c, "cls.predictions.transform.dense", "cls.predictions.transform.layer_norm",
+                "cls.predictions.bias");
   return map;
 }
 
@@ -120,8 +112,8 @@ Family<C> nomic_bert() {
                       .keys = keys(),
                       .map = map,
                       .prefix = "nomic_bert.",
-                      .extras = [](const C&) -> std::vector<ExtraTensor> {
-                        return {{"cls.predictions.decoder.weight"}, {"cls.predictions.decoder.bias"}};
+                      .extras = [](const C&) {
+                        return unread({"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"});
                       }};
   C& defaults = family.defaults;
   defaults.gated = true;

@@ -31,7 +31,7 @@ ConfigKey<C> head(const std::string& stem) {
 }
 
 WeightMap map(const C& c) {
-  const std::string root = c.head == EncoderHead::none ? "" : kPrefix;
+  const std::string root = root_of(c, kPrefix);
   WeightMap map = {{"token_embedding.weight", {{root + "shared.weight"}}}};
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat(root, "encoder.block.", i, ".layer.");
@@ -52,19 +52,17 @@ std::vector<ExtraTensor> extras(const C&) {
 }
 
 Family<C> t5_encoder_like(const char* model_type, const std::string& stem, const char* usual_projection) {
-  Family<C> family = {.name = model_type,
-                      .architecture = stem + "EncoderModel",
-                      .expresses = is_t5_encoder,
-                      .keys = t5_keys(&C::vocab_size, &C::num_layers, usual_projection),
-                      .map = map,
-                      .prefix = kPrefix,
-                      .extras = extras};
-  family.keys.push_back(head(stem));
-  family.keys.push_back(labels_key<C>());
-  for (const char* name : {"num_decoder_layers", "is_encoder_decoder", "eos_token_id", "tie_word_embeddings",
-                           "decoder_start_token_id", "scale_decoder_outputs"}) {
-    family.keys.push_back({name});
-  }
+  Family<C> family = {
+      .name = model_type,
+      .architecture = stem + "EncoderModel",
+      .expresses = is_t5_encoder,
+      .keys = R::with_nothing(R::joined({t5_keys(&C::vocab_size, &C::num_layers, usual_projection),
+                                         {head(stem), labels_key<C>()}}),
+                              {"num_decoder_layers", "is_encoder_decoder", "eos_token_id",
+                               "tie_word_embeddings", "decoder_start_token_id", "scale_decoder_outputs"}),
+      .map = map,
+      .prefix = kPrefix,
+      .extras = extras};
   C& c = family.defaults;
   c.learned_positions = c.embedding_norm = c.bias = c.scale_scores = c.pooler = false;
   c.context = kT5Positions, c.token_types = 0;

@@ -51,14 +51,15 @@ WeightMap map(const C& c) {
                    {"patch_bias", {{embeddings + "patch_embeddings.projection.bias"}}}};
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const std::string ours = concat("layers.", i, "."), theirs = concat(root, "encoder.layer.", i, ".");
-    const std::string self = theirs + "attention.attention.";
-    add_projections(map, ours + "self_attn",
-                    {{self + "query", self + "key", self + "value"}, c.embed_dim, c.embed_dim, c.qkv_bias});
-    add_pair(map, ours + "self_attn.out_proj", theirs + "attention.output.dense");
-    add_pair(map, ours + "norm1", theirs + "layernorm_before");
-    add_pair(map, ours + "linear1", theirs + "intermediate.dense");
-    add_pair(map, ours + "linear2", theirs + "output.dense");
-    add_pair(map, ours + "norm2", theirs + "layernorm_after");
+    add_projections(
+        map, ours + "self_attn",
+        {theirs + "attention.attention.", {"query", "key", "value"}, c.embed_dim, c.embed_dim, c.qkv_bias});
+    add_pairs(map, ours, theirs,
+              {{"self_attn.out_proj", "attention.output.dense"},
+               {"norm1", "layernorm_before"},
+               {"linear1", "intermediate.dense"},
+               {"linear2", "output.dense"},
+               {"norm2", "layernorm_after"}});
   }
   add_pair(map, "final_norm", root + "layernorm");
   if (c.pooler) add_pair(map, "pooler", "pooler.dense");
