@@ -90,49 +90,25 @@ const std::vector<std::string>& neutral_keys() {
 }
 
 const std::vector<std::pair<std::string, Json>>& required_values() {
-  static const std::vector<std::pair<std::string, Json>> values = {
-      {"quantization_config", Json()},
-      {"compression_config", Json()},
-      {"cross_attention_hidden_size", Json()},
-      {"per_layer_config", Json()},
-      {"pruned_heads", Json::object()},
-      {"tie_encoder_decoder", false},
-      {"add_cross_attention", false},
-      {"rope_interleaved", false},
-      {"is_encoder_decoder", false},
-      {"token_classification_bias", true},
-      // Published files turn these off although their family never has them.
-      {"activation_dropout", 0},
-      {"alibi", false},
-      {"attention_bias", false},
-      {"attention_dropout", 0},
-      {"attention_probs_dropout_prob", 0},
-      {"attn_logit_softcapping", 0},
-      {"attn_pdrop", 0},
-      {"dropout", 0},
-      {"embd_pdrop", 0},
-      {"embedding_dropout", 0},
-      {"final_logit_softcapping", 0},
-      {"hidden_dropout", 0},
-      {"hidden_dropout_prob", 0},
-      {"layerdrop", 0},
-      {"lm_head_bias", false},
-      {"mlp_bias", false},
-      {"output_router_logits", false},
-      {"qk_layernorm", false},
-      {"qk_norm", false},
-      {"resid_pdrop", 0},
-      {"scale_attn_by_inverse_layer_idx", false},
-      {"sliding_window", Json()},
-      {"use_bidirectional_attention", false},
-      {"use_dynamic_ntk", false},
-      {"use_logn_attn", false},
-      {"use_mrope", false},
-      {"use_parallel_residual", false},
-      {"use_qk_norm", false},
-      {"use_sliding_window", false},
-      {"partial_rotary_factor", 1},
-      {"original_max_position_embeddings", Json()}};
+  static const std::vector<std::pair<std::string, Json>> values = [] {
+    std::vector<std::pair<std::string, Json>> all = {
+        {"pruned_heads", Json::object()}, {"token_classification_bias", true}, {"partial_rotary_factor", 1}};
+    const auto add = [&](const Json& value, std::initializer_list<const char*> names) {
+      for (const char* name : names) all.emplace_back(name, value);
+    };
+    // Published files turn many off although their family never has them.
+    add(Json(), {"quantization_config", "compression_config", "cross_attention_hidden_size",
+                 "per_layer_config", "sliding_window", "original_max_position_embeddings"});
+    add(false,
+        {"tie_encoder_decoder", "add_cross_attention", "rope_interleaved", "is_encoder_decoder", "alibi",
+         "attention_bias", "lm_head_bias", "mlp_bias", "output_router_logits", "qk_layernorm", "qk_norm",
+         "scale_attn_by_inverse_layer_idx", "use_bidirectional_attention", "use_dynamic_ntk", "use_logn_attn",
+         "use_mrope", "use_parallel_residual", "use_qk_norm", "use_sliding_window"});
+    add(0, {"activation_dropout", "attention_dropout", "attention_probs_dropout_prob",
+            "attn_logit_softcapping", "attn_pdrop", "dropout", "embd_pdrop", "embedding_dropout",
+            "final_logit_softcapping", "hidden_dropout", "hidden_dropout_prob", "layerdrop", "resid_pdrop"});
+    return all;
+  }();
   return values;
 }
 

@@ -13,89 +13,54 @@ namespace multihead::models {
 namespace {
 
 // Read by config(), or by what loads the file: the kind of pooling, which embedders follow.
-constexpr const char* kFollowed[] = {"context_length",
-                                     "embedding_length",
-                                     "block_count",
-                                     "feed_forward_length",
-                                     "attention.head_count",
-                                     "attention.head_count_kv",
-                                     "attention.key_length",
-                                     "attention.value_length",
-                                     "attention.layer_norm_rms_epsilon",
-                                     "attention.sliding_window",
-                                     "attention.scale",
-                                     "rope.dimension_count",
-                                     "rope.freq_base",
-                                     "rope.scale_linear",
-                                     "rope.scaling.type",
-                                     "rope.scaling.factor",
-                                     "rope.scaling.original_context_length",
-                                     "rope.scaling.yarn_ext_factor",
-                                     "rope.scaling.yarn_beta_fast",
-                                     "rope.scaling.yarn_beta_slow",
-                                     "pooling_type"};
+constexpr const char* kFollowed[] = {
+    // sizes
+    "context_length", "embedding_length", "block_count", "feed_forward_length",
+    // attention
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "attention.layer_norm_rms_epsilon", "attention.sliding_window", "attention.scale",
+    // positions
+    "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
+    "rope.scaling.original_context_length", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    // an embedder's
+    "pooling_type"};
 
 // Read by no part of these architectures, unless another key that is refused asks for it: the size of the
 // vocabulary is the embedding's, experts and windows have their counts.
-constexpr const char* kUnread[] = {"vocab_size",
-                                   "tensor_data_layout",
-                                   "attention.layer_norm_epsilon",
-                                   "attention.sliding_window_pattern",
-                                   "attention.key_length_swa",
-                                   "attention.value_length_swa",
-                                   "rope.freq_base_swa",
-                                   "rope.dimension_count_swa",
-                                   "rope.scaling.finetuned",
-                                   "expert_used_count",
-                                   "expert_feed_forward_length",
-                                   "expert_shared_feed_forward_length",
-                                   "expert_weights_scale",
-                                   "expert_weights_norm",
-                                   "expert_gating_func",
-                                   "interleave_moe_layer_step",
-                                   "moe_every_n_layers",
-                                   "classifier.output_labels"};
+constexpr const char* kUnread[] = {
+    "vocab_size", "tensor_data_layout", "attention.layer_norm_epsilon",
+    // of layers with a window
+    "attention.sliding_window_pattern", "attention.key_length_swa", "attention.value_length_swa",
+    "rope.freq_base_swa", "rope.dimension_count_swa", "rope.scaling.finetuned",
+    // of experts
+    "expert_used_count", "expert_feed_forward_length", "expert_shared_feed_forward_length",
+    "expert_weights_scale", "expert_weights_norm", "expert_gating_func", "interleave_moe_layer_step",
+    "moe_every_n_layers",
+    // of a classifier
+    "classifier.output_labels"};
 
-// The values that are the same as none.
-struct Neutral {
-  const char* key;
-  double value, other;
-};
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr Neutral kNeutral[] = {{"attention.causal", 1, kNone},
-                                {"use_parallel_residual", 0, kNone},
-                                {"swin_norm", 0, kNone},
-                                {"expert_count", 0, kNone},
-                                {"expert_shared_count", 0, kNone},
-                                {"expert_group_count", 0, kNone},
-                                {"expert_group_used_count", 0, kNone},
-                                {"leading_dense_block_count", 0, kNone},
-                                {"nextn_predict_layers", 0, kNone},
-                                {"n_deepstack_layers", 0, kNone},
-                                {"embedding_length_out", 0, kNone},
-                                {"embedding_length_per_layer_input", 0, kNone},
-                                {"logit_scale", 0, 1},
-                                {"embedding_scale", 0, 1},
-                                {"residual_scale", 0, 1},
-                                {"attn_logit_softcapping", 0, kNone},
-                                {"final_logit_softcapping", 0, kNone},
-                                {"router_logit_softcapping", 0, kNone},
-                                {"attention.max_alibi_bias", 0, kNone},
-                                {"attention.clamp_kqv", 0, kNone},
-                                {"attention.output_scale", 0, 1},
-                                {"attention.value_scale", 0, 1},
-                                {"attention.temperature_length", 0, kNone},
-                                {"attention.temperature_scale", 0, kNone},
-                                {"attention.q_lora_rank", 0, kNone},
-                                {"attention.kv_lora_rank", 0, kNone},
-                                {"attention.key_length_mla", 0, kNone},
-                                {"attention.value_length_mla", 0, kNone},
-                                {"attention.shared_kv_layers", 0, kNone},
-                                {"attention.relative_buckets_count", 0, kNone},
-                                {"rope.scaling.attn_factor", 1, kNone},
-                                {"rope.scaling.alpha", 0, 1},
-                                {"rope.scaling.yarn_log_multiplier", 0, kNone},
-                                {"rope.scaling.yarn_attn_factor", 1, kNone}};
+// Keys that must hold this value, the same as none, or one of these two.
+constexpr const char* kZero[] = {
+    "use_parallel_residual", "swin_norm", "nextn_predict_layers", "n_deepstack_layers",
+    "embedding_length_out", "embedding_length_per_layer_input",
+    // experts
+    "expert_count", "expert_shared_count", "expert_group_count", "expert_group_used_count",
+    "leading_dense_block_count",
+    // caps and clamps
+    "attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping",
+    "attention.max_alibi_bias", "attention.clamp_kqv",
+    // other attention
+    "attention.temperature_length", "attention.temperature_scale", "attention.q_lora_rank",
+    "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
+    "attention.shared_kv_layers", "attention.relative_buckets_count",
+    // positions
+    "rope.scaling.yarn_log_multiplier"};
+constexpr const char* kOne[] = {"attention.causal", "rope.scaling.attn_factor",
+                                "rope.scaling.yarn_attn_factor"};
+constexpr const char* kZeroOrOne[] = {"logit_scale",           "embedding_scale",
+                                      "residual_scale",        "attention.output_scale",
+                                      "attention.value_scale", "rope.scaling.alpha"};
 
 template <class List>
 bool holds(const List& list, std::string_view name) {
@@ -173,14 +138,14 @@ class Metadata {
 
   void check_key(const std::string& full, std::string_view name) const {
     if (holds(kFollowed, name) || holds(kUnread, name)) return;
-    const auto found = std::find_if(std::begin(kNeutral), std::end(kNeutral),
-                                    [&](const Neutral& neutral) { return neutral.key == name; });
-    if (found == std::end(kNeutral)) {
+    const bool may_be_either = holds(kZeroOrOne, name), is_one = holds(kOne, name);
+    if (!may_be_either && !is_one && !holds(kZero, name)) {
       fail(full, " is not supported: what it means is unknown here, and it may change the model");
     }
+    const double expected = is_one ? 1 : 0;
     for (const double value : values(full)) {
-      if (value != found->value && value != found->other)
-        fail(full, " is not supported: expected ", found->value, ", got ", value);
+      if (value != expected && !(may_be_either && value == 1))
+        fail(full, " is not supported: expected ", expected, ", got ", value);
     }
   }
 

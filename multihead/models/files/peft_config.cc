@@ -34,37 +34,25 @@ bool is_plain_start(const Json& value) {
 
 // Null always fits; a key in no row must be off.
 const std::map<std::string, Fits>& rows() {
-  static const std::map<std::string, Fits> table = {
-      {"peft_type", is_word("LORA")},
-      {"bias", is_word("none")},
-      {"use_rslora", is_switch},
-      {"ensure_weight_tying", is_switch},
-      {"init_lora_weights", is_plain_start},
-      // read below
-      {"r", is_anything},
-      {"lora_alpha", is_anything},
-      {"target_modules", is_anything},
-      {"modules_to_save", is_anything},
-      // where it came from and how it was trained; which layers have tensors, the file says
-      {"task_type", is_anything},
-      {"auto_mapping", is_anything},
-      {"peft_version", is_anything},
-      {"base_model_name_or_path", is_anything},
-      {"revision", is_anything},
-      {"inference_mode", is_anything},
-      {"exclude_modules", is_anything},
-      {"layers_to_transform", is_anything},
-      {"layers_pattern", is_anything},
-      {"lora_dropout", is_anything},
-      {"fan_in_fan_out", is_anything},
-      {"megatron_config", is_off},
-      {"megatron_core", is_anything},
-      {"loftq_config", is_anything},
-      {"eva_config", is_anything},
-      {"corda_config", is_anything},
-      {"lora_ga_config", is_anything},
-      {"runtime_config", is_anything},
-      {"qalora_group_size", is_anything}};
+  static const std::map<std::string, Fits> table = [] {
+    std::map<std::string, Fits> all = {{"peft_type", is_word("LORA")},
+                                       {"bias", is_word("none")},
+                                       {"use_rslora", is_switch},
+                                       {"ensure_weight_tying", is_switch},
+                                       {"init_lora_weights", is_plain_start},
+                                       {"megatron_config", is_off}};
+    for (const char* any :
+         {// read below
+          "r", "lora_alpha", "target_modules", "modules_to_save",
+          // where it came from and how it was trained; which layers have tensors, the file says
+          "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
+          "inference_mode", "exclude_modules", "layers_to_transform", "layers_pattern", "lora_dropout",
+          "fan_in_fan_out", "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
+          "runtime_config", "qalora_group_size"}) {
+      all[any] = is_anything;
+    }
+    return all;
+  }();
   return table;
 }
 
