@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "multihead/text/tokenizer/pipeline/split-inl.h"
 
@@ -56,7 +57,7 @@ size_t space_run_end(std::string_view text, size_t begin) {
   return at;
 }
 
-size_t gpt2_end(std::string_view text, size_t begin) {
+size_t gpt2_end(std::string_view text, size_t begin, int /*max_digits*/) {
   if (const size_t length = contraction(text, begin, false)) return begin + length;
   Char c = char_at(text, begin);
   if (c.code_point == ' ' && c.end < text.size()) {
@@ -104,22 +105,23 @@ bool is_letter_or_mark(const Char& c) {
   return kind != CharCase::neither && kind != CharCase::symbol;
 }
 
-// `with_marks`: marks count as letters, as in Qwen 3.5.
-size_t llama3_end(std::string_view text, size_t begin, int max_digits, bool with_marks) {
+// kWithMarks: marks count as letters and digits are apart, as in Qwen 3.5.
+template <bool kWithMarks>
+size_t llama3_end(std::string_view text, size_t begin, int max_digits) {
   const auto at = [&](size_t place) {
     Char c = char_at(text, place);
-    if (with_marks && is_letter_or_mark(c)) c.kind = CharClass::letter;
+    if (kWithMarks && is_letter_or_mark(c)) c.kind = CharClass::letter;
     return c;
   };
   const auto skip = [&](size_t place, CharClass kind) {
-    if (!with_marks) return skip_class(text, place, kind);
+    if (!kWithMarks) return skip_class(text, place, kind);
     for (Char c; place < text.size() && (c = at(place)).kind == kind;) place = c.end;
     return place;
   };
   if (const size_t length = contraction(text, begin, true)) return begin + length;
   const Char c = at(begin);
   if (c.kind == CharClass::letter) return skip(c.end, CharClass::letter);
-  if (c.kind == CharClass::number) return number_end(text, c.end, max_digits - 1);
+  if (c.kind == CharClass::number) return number_end(text, c.end, kWithMarks ? 0 : max_digits - 1);
   const bool more = c.end < text.size();
   const Char next = more ? at(c.end) : c;
   if (!c.is_newline() && more && next.kind == CharClass::letter) return skip(next.end, CharClass::letter);
@@ -203,20 +205,26 @@ size_t skip_while(std::string_view text, size_t at, IsOf&& is_of) {
   return at;
 }
 
-/// One character that `is_match` holds for, or all up to the next.
-template <class IsMatch>
-Stretch each_one(std::string_view text, size_t begin, IsMatch&& is_match) {
+/// One character that kIsMatch holds for, or all up to the next.
+template <bool (*kIsMatch)(const Char&)>
+Stretch each_one(const SplitRule&, std::string_view text, size_t begin) {
   const Char first = char_at(text, begin);
-  if (is_match(first)) return {first.end, true};
-  return {skip_while(text, first.end, [&](const Char& c) { return !is_match(c); }), false};
+  if (kIsMatch(first)) return {first.end, true};
+  return {skip_while(text, first.end, [](const Char& c) { return !kIsMatch(c); }), false};
 }
 
-/// All of a run that `is_match` holds for, or all up to the next.
-template <class IsMatch>
-Stretch each_run(std::string_view text, size_t begin, IsMatch&& is_match) {
+/// All of a run that kIsMatch holds for, or all up to the next.
+template <bool (*kIsMatch)(const Char&)>
+Stretch each_run(const SplitRule&, std::string_view text, size_t begin) {
   const Char first = char_at(text, begin);
-  const bool matches = is_match(first);
-  return {skip_while(text, first.end, [&](const Char& c) { return is_match(c) == matches; }), matches};
+  const bool matches = kIsMatch(first);
+  return {skip_while(text, first.end, [&](const Char& c) { return kIsMatch(c) == matches; }), matches};
+}
+
+/// A piece that ends at kEnd(text, begin, max_digits).
+template <size_t (*kEnd)(std::string_view, size_t, int)>
+Stretch whole(const SplitRule& rule, std::string_view text, size_t begin) {
+  return {kEnd(text, begin, rule.max_digits), true};
 }
 
 bool is_ascii_letter(const Char& c) { return c.code_point < 0x80 && c.kind == CharClass::letter; }
@@ -246,6 +254,8 @@ bool is_cjk(const Char& c) {
 }
 
 bool is_blank(const Char& c) { return c.kind == CharClass::space; }
+bool is_letter(const Char& c) { return c.kind == CharClass::letter; }
+bool is_line_end(const Char& c) { return c.is_newline(); }
 bool is_number(const Char& c) { return c.kind == CharClass::number; }
 bool is_mark(const Char& c) { return c.code_point >= 0 && is_punctuation(c.code_point); }
 
@@ -261,48 +271,41 @@ bool is_cjk_or_korean(const Char& c) {
          (c.code_point >= 0xAC00 && c.code_point <= 0xD7FF);
 }
 
-/// The next match that `match_end(at)` finds, as the end of one that begins there, or all up to it.
-template <class MatchEnd>
-Stretch match_or_rest(std::string_view text, size_t begin, MatchEnd&& match_end) {
-  if (const size_t end = match_end(begin); end > begin) return {end, true};
+/// The next match that kMatchEnd finds, as the end of one that begins there, or all up to it.
+template <size_t (*kMatchEnd)(std::string_view, size_t)>
+Stretch match_or_rest(const SplitRule&, std::string_view text, size_t begin) {
+  if (const size_t end = kMatchEnd(text, begin); end > begin) return {end, true};
   size_t at = begin;
-  while (at < text.size() && match_end(at) == at) at = char_at(text, at).end;
+  while (at < text.size() && kMatchEnd(text, at) == at) at = char_at(text, at).end;
   return {at, false};
 }
 
-/// A run of what `is_of` holds for, with one white space before it.
-template <class IsOf>
-Stretch spaced_run(std::string_view text, size_t begin, IsOf&& is_of) {
-  return match_or_rest(text, begin, [&](size_t at) {
-    const Char first = char_at(text, at);
-    const size_t from = is_blank(first) ? first.end : at, end = skip_while(text, from, is_of);
-    return end > from ? end : at;
-  });
+/// A run of what kIsOf holds for, with one white space before it.
+template <bool (*kIsOf)(const Char&)>
+size_t spaced_run_end(std::string_view text, size_t at) {
+  const Char first = char_at(text, at);
+  const size_t from = is_blank(first) ? first.end : at, end = skip_while(text, from, kIsOf);
+  return end > from ? end : at;
 }
 
-Stretch three_digits(std::string_view text, size_t begin) {
-  return match_or_rest(text, begin, [&](size_t at) {
-    const std::string_view three = text.substr(at, 3);
-    const bool all = three.size() == 3 && three.find_first_not_of("0123456789") == three.npos;
-    return all ? at + 3 : at;
-  });
+size_t three_digits_end(std::string_view text, size_t at) {
+  const std::string_view three = text.substr(at, 3);
+  return three.size() == 3 && three.find_first_not_of("0123456789") == three.npos ? at + 3 : at;
 }
 
 // White space that is more than one space.
-Stretch wide_blanks(std::string_view text, size_t begin) {
-  return match_or_rest(text, begin, [&](size_t at) {
-    const Char first = char_at(text, at);
-    if (!is_blank(first)) return at;
-    const size_t end = skip_while(text, first.end, is_blank);
-    return end > first.end || first.is_newline() || first.code_point == '\t' ? end : at;
-  });
+size_t wide_blanks_end(std::string_view text, size_t at) {
+  const Char first = char_at(text, at);
+  if (!is_blank(first)) return at;
+  const size_t end = skip_while(text, first.end, is_blank);
+  return end > first.end || first.is_newline() || first.code_point == '\t' ? end : at;
 }
 
-Stretch white_or(std::string_view text, size_t begin,
-                 size_t (*piece_end)(std::string_view, const Char&, size_t)) {
+template <size_t (*kPieceEnd)(std::string_view, const Char&, size_t)>
+Stretch white_or(const SplitRule&, std::string_view text, size_t begin) {
   const Char first = char_at(text, begin);
   if (is_blank(first)) return {skip_while(text, first.end, is_blank), false};
-  return {piece_end(text, first, begin), true};
+  return {kPieceEnd(text, first, begin), true};
 }
 
 size_t word_end(std::string_view text, const Char& first, size_t /*begin*/) {
@@ -316,84 +319,105 @@ size_t clip_end(std::string_view text, const Char& first, size_t begin) {
   return is_number(first) ? first.end : skip_class(text, first.end, first.kind);
 }
 
-Stretch bert_stretch(std::string_view text, size_t begin) {
+Stretch bert_stretch(const SplitRule&, std::string_view text, size_t begin) {
   const Char first = char_at(text, begin);
   if (is_blank(first) || is_mark(first)) return {first.end, is_blank(first)};
   return {skip_while(text, first.end, [](const Char& c) { return !is_blank(c) && !is_mark(c); }), false};
 }
 
-Stretch text_stretch(const std::string& wanted, std::string_view text, size_t begin) {
-  const size_t found = text.find(wanted, begin);
-  if (found == begin) return {begin + wanted.size(), true};
+Stretch text_stretch(const SplitRule& rule, std::string_view text, size_t begin) {
+  const size_t found = text.find(rule.text, begin);
+  if (found == begin) return {begin + rule.text.size(), true};
   return {std::min(found, text.size()), false};
 }
 
-Stretch next_stretch(const SplitRule& rule, std::string_view text, size_t begin) {
-  using Kind = SplitRule::Kind;
-  switch (rule.kind) {
-    case Kind::gpt2:
-      return {gpt2_end(text, begin), true};
-    case Kind::llama3:
-      return {llama3_end(text, begin, rule.max_digits, false), true};
-    case Kind::qwen35:
-      return {llama3_end(text, begin, 1, true), true};
-    case Kind::gpt4o:
-      return {gpt4o_end(text, begin, rule.max_digits), true};
-    case Kind::deepseek:
-      return match_or_rest(text, begin, [&](size_t at) { return deepseek_end(text, at); });
-    case Kind::cjk_runs:
-      return each_run(text, begin, is_cjk);
-    case Kind::each_digit:
-      return each_one(text, begin, is_digit);
-    case Kind::digit_runs:
-      return each_run(text, begin, is_digit);
-    case Kind::words:
-      return white_or(text, begin, word_end);
-    case Kind::clip:
-      return white_or(text, begin, clip_end);
-    case Kind::white_space:
-      return each_one(text, begin, is_blank);
-    case Kind::white_runs:
-      return each_run(text, begin, is_blank);
-    case Kind::ascii_digits:
-      return each_one(text, begin, is_ascii_digit);
-    case Kind::bert:
-      return bert_stretch(text, begin);
-    case Kind::punctuation:
-      return each_one(text, begin, is_mark);
-    case Kind::number_runs:
-      if (!is_number(char_at(text, begin))) return each_run(text, begin, is_number);
-      return {number_end(text, begin, rule.max_digits), true};
-    case Kind::space_runs: {
-      const size_t end = std::min(text.find_first_not_of(' ', begin), text.size());
-      return end - begin >= 2 ? Stretch{end, true}
-                              : Stretch{std::min(text.find("  ", begin), text.size()), false};
-    }
-    case Kind::outer_spaces: {
-      const size_t end = std::min(text.find_first_not_of(' ', begin), text.size());
-      if (end > begin && (begin == 0 || end == text.size())) return {end, true};
-      const size_t last = text.find_last_not_of(' ') + 1;
-      return {last > begin ? last : text.size(), false};
-    }
-    case Kind::wide_blanks:
-      return wide_blanks(text, begin);
-    case Kind::ggml_marks:
-      return each_run(text, begin, is_ggml_mark);
-    case Kind::three_digits:
-      return three_digits(text, begin);
-    case Kind::line_ends:
-      return each_one(text, begin, [](const Char& c) { return c.is_newline(); });
-    case Kind::spaced_words:
-      return spaced_run(text, begin, [](const Char& c) { return c.kind == CharClass::letter; });
-    case Kind::spaced_marks:
-      return spaced_run(text, begin, is_unicode_mark);
-    case Kind::cjk_korean:
-      return each_run(text, begin, is_cjk_or_korean);
-    case Kind::text:
-      return text_stretch(rule.text, text, begin);
-  }
-  return {text.size(), false};
+Stretch number_runs(const SplitRule& rule, std::string_view text, size_t begin) {
+  if (!is_number(char_at(text, begin))) return each_run<is_number>(rule, text, begin);
+  return {number_end(text, begin, rule.max_digits), true};
 }
+
+Stretch space_runs(const SplitRule&, std::string_view text, size_t begin) {
+  const size_t end = std::min(text.find_first_not_of(' ', begin), text.size());
+  if (end - begin >= 2) return {end, true};
+  return {std::min(text.find("  ", begin), text.size()), false};
+}
+
+Stretch outer_spaces(const SplitRule&, std::string_view text, size_t begin) {
+  const size_t end = std::min(text.find_first_not_of(' ', begin), text.size());
+  if (end > begin && (begin == 0 || end == text.size())) return {end, true};
+  const size_t last = text.find_last_not_of(' ') + 1;
+  return {last > begin ? last : text.size(), false};
+}
+
+using Kind = SplitRule::Kind;
+
+// The stretch of each kind that begins at a place, in the order of SplitRule::Kind.
+constexpr Stretch (*kCuts[])(const SplitRule&, std::string_view, size_t) = {
+    // byte pairs, digits, words
+    whole<gpt2_end>, whole<llama3_end<false>>, each_one<is_digit>, each_run<is_digit>, white_or<word_end>,
+    white_or<clip_end>,
+    // white space, punctuation, numbers
+    each_one<is_blank>, each_run<is_blank>, each_one<is_ascii_digit>, bert_stretch, each_one<is_mark>,
+    number_runs,
+    // later models
+    whole<gpt4o_end>, match_or_rest<deepseek_end>, each_run<is_cjk>, space_runs, outer_spaces,
+    match_or_rest<wide_blanks_end>, whole<llama3_end<true>>,
+    // llama.cpp's steps
+    each_run<is_ggml_mark>, match_or_rest<three_digits_end>, each_one<is_line_end>,
+    match_or_rest<spaced_run_end<is_letter>>, match_or_rest<spaced_run_end<is_unicode_mark>>,
+    each_run<is_cjk_or_korean>,
+    // not by a regular expression
+    text_stretch};
+static_assert(std::size(kCuts) == static_cast<size_t>(Kind::text) + 1);
+
+struct KnownPattern {
+  std::string_view regex;
+  Kind kind;
+  int max_digits = 3;
+};
+
+// The expressions of published tokenizers. GPT-4's possessive form matches the
+// same pieces as Llama 3's.
+constexpr KnownPattern kPatterns[] = {
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", Kind::gpt2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     Kind::llama3, 3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*)"
+     R"(|\s*[\r\n]|\s+(?!\S)|\s+)",
+     Kind::llama3, 3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     Kind::llama3, 1},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     Kind::qwen35},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     Kind::gpt4o, 3},
+    {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     Kind::deepseek},
+    {"[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+", Kind::cjk_runs},
+    {R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", Kind::clip},
+    {R"(\w+|[^\w\s]+)", Kind::words},
+    {" {2,}", Kind::space_runs},
+    {R"(\A +| +\z)", Kind::outer_spaces},
+    {R"(\s{2,}|[\n\r\t])", Kind::wide_blanks},
+    {R"(\s)", Kind::white_space},
+    {R"(\s+)", Kind::white_runs},
+    {R"([0-9])", Kind::ascii_digits},
+    {R"(\p{N})", Kind::number_runs, 1},
+    {R"(\p{N}{1,3})", Kind::number_runs, 3},
+    {R"(\p{N}+)", Kind::number_runs, std::numeric_limits<int>::max()},
+    {R"([\p{P}\$\+<=>\^~\|]+)", Kind::ggml_marks},
+    {R"([0-9][0-9][0-9])", Kind::three_digits},
+    {R"([\r\n])", Kind::line_ends},
+    {R"(\s?\p{L}+)", Kind::spaced_words},
+    {R"(\s?\p{P}+)", Kind::spaced_marks},
+    {"[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+", Kind::cjk_korean},
+};
 
 // Whether a stretch goes on with the piece that is open.
 bool joins(SplitRule::Behavior behavior, bool is_match, bool was_match) {
@@ -411,10 +435,16 @@ bool joins(SplitRule::Behavior behavior, bool is_match, bool was_match) {
 
 }  // namespace
 
+std::optional<SplitRule> known_pattern(std::string_view regex) {
+  for (const KnownPattern& pattern : kPatterns)
+    if (pattern.regex == regex) return SplitRule{.kind = pattern.kind, .max_digits = pattern.max_digits};
+  return std::nullopt;
+}
+
 void each_stretch(std::string_view text, const SplitRule& rule,
                   FunctionRef<void(size_t begin, size_t end, bool is_match)> use) {
   for (size_t begin = 0; begin < text.size();) {
-    const Stretch next = next_stretch(rule, text, begin);
+    const Stretch next = kCuts[static_cast<size_t>(rule.kind)](rule, text, begin);
     use(begin, next.end, next.is_match != rule.is_inverted);
     begin = next.end;
   }
