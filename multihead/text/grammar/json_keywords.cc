@@ -13,77 +13,31 @@
 namespace multihead::text::grammar {
 namespace {
 
-constexpr std::array kKeywords = std::to_array<std::string_view>({"type",
-                                                                  "enum",
-                                                                  "const",
-                                                                  "not",
-                                                                  "if",
-                                                                  "then",
-                                                                  "else",
-                                                                  "$ref",
-                                                                  "allOf",
-                                                                  "anyOf",
-                                                                  "oneOf",
-                                                                  "properties",
-                                                                  "required",
-                                                                  "additionalProperties",
-                                                                  "patternProperties",
-                                                                  "propertyNames",
-                                                                  "dependencies",
-                                                                  "dependentRequired",
-                                                                  "dependentSchemas",
-                                                                  "minProperties",
-                                                                  "maxProperties",
-                                                                  "items",
-                                                                  "prefixItems",
-                                                                  "additionalItems",
-                                                                  "contains",
-                                                                  "minItems",
-                                                                  "maxItems",
-                                                                  "minLength",
-                                                                  "maxLength",
-                                                                  "pattern",
-                                                                  "format",
-                                                                  "minimum",
-                                                                  "maximum",
-                                                                  "exclusiveMinimum",
-                                                                  "exclusiveMaximum",
-                                                                  "multipleOf"});
+constexpr std::array kKeywords = std::to_array<std::string_view>(
+    {// any value
+     "type", "enum", "const", "not", "if", "then", "else", "$ref", "allOf", "anyOf", "oneOf",
+     // objects
+     "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "dependencies",
+     "dependentRequired", "dependentSchemas", "minProperties", "maxProperties",
+     // arrays
+     "items", "prefixItems", "additionalItems", "contains", "minItems", "maxItems",
+     // strings and numbers
+     "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
+     "exclusiveMaximum", "multipleOf"});
 // Of the standard, and near enough to keywords that they would be taken for misspelt ones.
 constexpr std::array kAnnotations = std::to_array<std::string_view>(
     {"$schema", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "example",
      "readOnly", "writeOnly", "deprecated", "$vocabulary", "contentEncoding", "contentMediaType",
      "contentSchema", "enumNames"});
 // Of drafts, of OpenAPI, of validators' extensions, and what is written for others: they restrict values.
-constexpr std::array kRestrictions = std::to_array<std::string_view>({"uniqueItems",
-                                                                      "minContains",
-                                                                      "maxContains",
-                                                                      "unevaluatedItems",
-                                                                      "unevaluatedProperties",
-                                                                      "extends",
-                                                                      "disallow",
-                                                                      "divisibleBy",
-                                                                      "nullable",
-                                                                      "min",
-                                                                      "max",
-                                                                      "minValue",
-                                                                      "maxValue",
-                                                                      "inclusiveMinimum",
-                                                                      "inclusiveMaximum",
-                                                                      "range",
-                                                                      "regex",
-                                                                      "regexp",
-                                                                      "unique",
-                                                                      "uniqueItemProperties",
-                                                                      "optional",
-                                                                      "constant",
-                                                                      "instanceof",
-                                                                      "ref",
-                                                                      "$anchor",
-                                                                      "$dynamicRef",
-                                                                      "$dynamicAnchor",
-                                                                      "$recursiveRef",
-                                                                      "$recursiveAnchor"});
+constexpr std::array kRestrictions = std::to_array<std::string_view>(
+    {// of drafts, references among them
+     "uniqueItems", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "extends",
+     "disallow", "divisibleBy", "ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef",
+     "$recursiveAnchor",
+     // of others
+     "nullable", "min", "max", "minValue", "maxValue", "inclusiveMinimum", "inclusiveMaximum", "range",
+     "regex", "regexp", "unique", "uniqueItemProperties", "optional", "constant", "instanceof"});
 
 template <size_t N>
 bool is_in(const std::array<std::string_view, N>& list, std::string_view word) {

@@ -3,6 +3,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/text/grammar/pattern-inl.h"
+#include "multihead/text/unicode-inl.h"
 
 namespace multihead::text::grammar {
 namespace {
@@ -14,26 +15,6 @@ struct ByteRange {
   uint8_t low, high;
 };
 using ByteRanges = std::vector<ByteRange>;
-
-int encode_utf8(int32_t point, uint8_t (&bytes)[4]) {
-  const auto byte = [](int32_t value) { return static_cast<uint8_t>(value); };
-  if (point < 0x80) {
-    bytes[0] = byte(point);
-    return 1;
-  }
-  if (point < 0x800) {
-    bytes[0] = byte(0xC0 | point >> 6), bytes[1] = byte(0x80 | (point & 63));
-    return 2;
-  }
-  if (point < 0x10000) {
-    bytes[0] = byte(0xE0 | point >> 12), bytes[1] = byte(0x80 | (point >> 6 & 63));
-    bytes[2] = byte(0x80 | (point & 63));
-    return 3;
-  }
-  bytes[0] = byte(0xF0 | point >> 18), bytes[1] = byte(0x80 | (point >> 12 & 63));
-  bytes[2] = byte(0x80 | (point >> 6 & 63)), bytes[3] = byte(0x80 | (point & 63));
-  return 4;
-}
 
 // Splits a range of characters until the first and the last one differ byte by byte in ranges that are independent.
 void add_byte_ranges(int32_t first, int32_t last, std::vector<ByteRanges>& list) {
@@ -67,11 +48,12 @@ void add_byte_ranges(int32_t first, int32_t last, std::vector<ByteRanges>& list)
       return;
     }
   }
-  uint8_t a[4], b[4];
-  const int length = encode_utf8(first, a);
-  encode_utf8(last, b);
+  std::string a, b;
+  append_utf8(first, a);
+  append_utf8(last, b);
   ByteRanges ranges;
-  for (int i = 0; i < length; ++i) ranges.push_back({a[i], b[i]});
+  for (size_t i = 0; i < a.size(); ++i)
+    ranges.push_back({static_cast<uint8_t>(a[i]), static_cast<uint8_t>(b[i])});
   list.push_back(std::move(ranges));
 }
 

@@ -34,23 +34,12 @@ enum class TokenType : int64_t { undefined, normal, unknown, control, user_defin
 
 // Keys of the tokenizer that are read below, and those that no vocabulary of these two kinds asks: roles that
 // only other programs know, Unicode tables of other kinds, copies of other formats.
-constexpr const char* kKnownKeys[] = {"ggml.model",
-                                      "ggml.pre",
-                                      "ggml.tokens",
-                                      "ggml.token_type",
-                                      "ggml.token_type_count",
-                                      "ggml.scores",
-                                      "ggml.merges",
-                                      "ggml.add_bos_token",
-                                      "ggml.add_eos_token",
-                                      "ggml.add_sep_token",
-                                      "ggml.add_space_prefix",
-                                      "ggml.remove_extra_whitespaces",
-                                      "ggml.precompiled_charsmap",
-                                      "huggingface.json",
-                                      "rwkv.world",
-                                      "chat_template",
-                                      "chat_templates"};
+constexpr const char* kKnownKeys[] = {
+    "ggml.model", "ggml.pre", "ggml.tokens", "ggml.token_type", "ggml.token_type_count", "ggml.scores",
+    "ggml.merges", "ggml.add_bos_token", "ggml.add_eos_token", "ggml.add_sep_token", "ggml.add_space_prefix",
+    "ggml.remove_extra_whitespaces", "ggml.precompiled_charsmap",
+    // copies and templates
+    "huggingface.json", "rwkv.world", "chat_template", "chat_templates"};
 // Known only as false, or empty.
 constexpr const char* kUnsupportedKeys[] = {"ggml.normalizer.lowercase", "ggml.normalizer.strip_accents",
                                             "ggml.suppress_tokens"};
