@@ -120,6 +120,17 @@ TEST(GgufVocabularyTest, WhatTheFormatCannotExpressIsRefused) {
                                                     {"cls", Json(std::vector<Json>{"</s>", 1})}});
               }),
               HasSubstr("template"));
+  // A byte without a token is left out, unless the tokenizer has an unknown one for it.
+  const auto without_byte_4 = [](Json& j) {
+    j["model"]["vocab"]["\xC4\x84\xC4\x84"] = j.at("model").at("vocab").at("\xC4\x84");
+    j["model"]["vocab"].erase("\xC4\x84");
+  };
+  EXPECT_EQ(changed(without_byte_4), "no error");
+  EXPECT_THAT(changed([&](Json& j) {
+                without_byte_4(j);
+                j["model"]["unk_token"] = "<s>";
+              }),
+              HasSubstr("none for byte 4, but an unknown token"));
   EXPECT_THROW(gguf_vocabulary(Tokenizer::train_unigram(kText, {.vocab_size = 40}), 60), ValueError);
 }
 
