@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_search.h"
+#include "multihead/generate/save.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/language_model.h"
@@ -59,10 +60,24 @@ void bind_losses(nb::class_<LanguageModel>& c) {
 }
 
 void bind_files(nb::class_<LanguageModel>& c) {
-  bind_save(
-      c, &models::save_language_model,
-      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.\nA "
-      "folder that holds another model is refused, unless overwrite: its tokenizer goes with it.");
+  c.def(
+      "save",
+      [](LanguageModel& model, const Path& folder, const text::Tokenizer* tokenizer, bool overwrite) {
+        unlocked([&] {
+          if (tokenizer != nullptr) {
+            save_with_tokenizer(model, *tokenizer, folder, overwrite);
+          } else {
+            models::save_language_model(model, folder, overwrite);
+          }
+          return 0;
+        });
+      },
+      "folder"_a, nb::kw_only(), "tokenizer"_a = nb::none(), "overwrite"_a = false,
+      "Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it; "
+      "with a "
+      "tokenizer\nits files, too, and generation_config.json, by which others stop where texts end. A folder "
+      "that "
+      "holds another\nmodel is refused, unless overwrite: its tokenizer goes with it.");
   c.def(
       "save_gguf",
       [](LanguageModel& model, const Path& path, const text::Tokenizer& tokenizer, const std::string& type) {

@@ -3,6 +3,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/defaults.h"
+#include "multihead/generate/save.h"
 #include "multihead/generate/translate.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/train/tasks/seq2seq_run.h"
@@ -264,9 +265,10 @@ void bind_model(nb::module_& m) {
       "first_token: of every target, at no\ncost (forced_bos_token_id); stop_early: early_stopping of "
       "transformers. sample samples num_hypotheses\ninstead of searching (beam_size 1), with temperature, "
       "top_k, top_p, min_p and seed.");
-  bind_save(c, &models::save_seq2seq,
-            "Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if "
-            "one can express the model.");
+  bind_save(c, &save_with_defaults,
+            "Writes config.json, model.safetensors and generation_config.json as a Hugging Face family "
+            "(Marian, BART, "
+            "mBART, T5)\nif one can express the model.");
   c.def_static(
       "load", [](const Path& folder) { return unlocked([&] { return models::load_seq2seq(folder); }); },
       "folder"_a);
