@@ -11,32 +11,13 @@
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
+#include "multihead/text/corpus/judged.h"
 #include "multihead/train/scores.h"
 
 namespace multihead::cli {
 namespace {
 
-// Pairs, with a score each or without.
-struct PairTable {
-  std::vector<std::string> first, second;
-  std::vector<double> scores = {};
-};
-
-PairTable read_pair_table(const EncoderTest& test) {
-  const text::TableLayout layout = {
-      .columns = {{{"source", "query", "anchor", "sentence1", "text"}},
-                  {{"target", "document", "positive", "sentence2", "text_pair"}},
-                  {{"score", "similarity_score", "label"}, false}},
-      .headerless = {{0, 1}, {0, 1, 2}},
-      .expected = "two columns, query and document, or three, with the score of the pair"};
-  text::Table table = text::read_table(test.data, layout, test.format);
-  PairTable pairs = {std::move(table.cells[0]), std::move(table.cells[1])};
-  for (size_t i = 0; i < table.cells[2].size(); ++i) {
-    pairs.scores.push_back(
-        number_in(table.cells[2][i], "the score", concat(test.data, ": line ", table.lines[i])));
-  }
-  return pairs;
-}
+using text::JudgedPairs;
 
 // Vectors of the distinct texts, of length 1, and the row of each text.
 struct DistinctVectors {
@@ -71,7 +52,7 @@ double cosine(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-int report_scores(const PairTable& pairs, const DistinctVectors& a, const DistinctVectors& b,
+int report_scores(const JudgedPairs& pairs, const DistinctVectors& a, const DistinctVectors& b,
                   const EncoderTest& test, const CommonOptions& common) {
   if (pairs.scores.size() < 2) throw InputError(concat(test.data, ": it has one row, at least 2 are needed"));
   std::vector<double> cosines;
@@ -79,8 +60,8 @@ int report_scores(const PairTable& pairs, const DistinctVectors& a, const Distin
   for (size_t i = 0; i < pairs.scores.size(); ++i) {
     cosines.push_back(cosine(row_of(a, i), row_of(b, i)));
     check_number(test.folder, "a cosine", cosines.back());
-    lines += fmt::format("{}\t{:.6f}\t{}\t{}\n", pairs.scores[i], cosines[i], cell(pairs.first[i]),
-                         cell(pairs.second[i]));
+    lines += fmt::format("{}\t{:.6f}\t{}\t{}\n", pairs.scores[i], cosines[i], cell(pairs.queries[i]),
+                         cell(pairs.documents[i]));
   }
   if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
   const double ranks = train::spearman(cosines, pairs.scores), plain = train::pearson(cosines, pairs.scores);
@@ -94,12 +75,12 @@ int report_scores(const PairTable& pairs, const DistinctVectors& a, const Distin
   return kDone;
 }
 
-int report_retrieval(const PairTable& pairs, const DistinctVectors& queries, const DistinctVectors& documents,
-                     const EncoderTest& test, const CommonOptions& common) {
+int report_retrieval(const JudgedPairs& pairs, const DistinctVectors& queries,
+                     const DistinctVectors& documents, const EncoderTest& test, const CommonOptions& common) {
   const int64_t count = queries.vectors.size(0), pool = documents.vectors.size(0);
   std::map<int64_t, std::vector<double>> gains;  // of a query: of each document
   std::vector<size_t> text_of_query(static_cast<size_t>(count)), text_of_document(static_cast<size_t>(pool));
-  for (size_t i = 0; i < pairs.first.size(); ++i) {
+  for (size_t i = 0; i < pairs.queries.size(); ++i) {
     std::vector<double>& own = gains[queries.rows[i]];
     own.resize(static_cast<size_t>(pool));
     own[static_cast<size_t>(documents.rows[i])] = 1;
@@ -114,8 +95,8 @@ int report_retrieval(const PairTable& pairs, const DistinctVectors& queries, con
     for (const float one : all) check_number(test.folder, "a cosine", one);
     const int64_t rank = score.add(all, gains.at(row));
     const auto best = static_cast<size_t>(std::max_element(all.begin(), all.end()) - all.begin());
-    lines += concat(rank, "\t", cell(pairs.first[text_of_query[static_cast<size_t>(row)]]), "\t",
-                    cell(pairs.second[text_of_document[best]]), "\n");
+    lines += concat(rank, "\t", cell(pairs.queries[text_of_query[static_cast<size_t>(row)]]), "\t",
+                    cell(pairs.documents[text_of_document[best]]), "\n");
     gains.erase(row);
   }
   if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
@@ -137,9 +118,9 @@ int report_retrieval(const PairTable& pairs, const DistinctVectors& queries, con
 
 int eval_embedder(const EncoderTest& test, const CommonOptions& common) {
   const auto encoder = reading([&] { return embed::SentenceEncoder::load(test.folder); });
-  const PairTable pairs = reading([&] { return read_pair_table(test); });
-  const DistinctVectors first = encode(encoder, pairs.first, common),
-                        second = encode(encoder, pairs.second, common);
+  const JudgedPairs pairs = reading([&] { return text::read_judged(test.data, test.format); });
+  const DistinctVectors first = encode(encoder, pairs.queries, common),
+                        second = encode(encoder, pairs.documents, common);
   return pairs.scores.empty() ? report_retrieval(pairs, first, second, test, common)
                               : report_scores(pairs, first, second, test, common);
 }

@@ -55,7 +55,9 @@ class TrainVerb : public Verb {
 
   int run(const CommonOptions& common) override {
     require(request_.folder, "--out DIR");
-    if (is_given("steps") && is_given("epochs")) throw UsageError("give --steps or --epochs, not both");
+    const std::string_view lengths[] = {"steps", "epochs", "time"};
+    if (std::ranges::count_if(lengths, is_given) > 1)
+      throw UsageError("give one of --steps, --epochs and --time");
     request_.given = given_flags();
     request_.extends = request_.resume && (is_given("steps") || is_given("epochs"));
     const std::shared_ptr<distributed::Group> group = distributed::world();
@@ -120,6 +122,7 @@ class TrainVerb : public Verb {
     }
     if (!request_.init.empty() || !request_.tokenizer.empty())
       refuse_given("on a tokenizer that is given", {"tokenizer", "vocab-size", "shared-vocabulary"});
+    if (request_.resume) refuse_given("with --resume, which keeps the number of steps", {"time"});
     if (!request_.valid.empty()) refuse_given("with --valid", {"validation-share", "validation-blocks"});
     if (!request_.init.empty())
       refuse_given("with --init, whose model and recipe take its place", {"preset"});
@@ -220,7 +223,7 @@ class TrainVerb : public Verb {
                number(summary.at("tokens_per_second")));
     const Json* validation = summary.find("validation");
     if (validation == nullptr) return;
-    const bool has_numbers = validation->contains("pearson");
+    const bool has_numbers = validation->contains("pearson") && std::string_view(kind_.name) == "classifier";
     fmt::print("validation loss {:.4f} -> {:.4f} {}\n", number(progress.at("first_loss")),
                number(summary.at("kept_loss")),
                has_numbers ? "mean squared error" : concat("nats per ", kind_.unit));

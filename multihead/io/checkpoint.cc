@@ -77,10 +77,12 @@ void write_contents(DirectoryWriter& writer, const CheckpointContents& contents)
 }
 
 void write_model(DirectoryWriter& writer, const CheckpointContents& contents, const FileSet& set) {
-  if (set.back() == kGenerationFile) return write_contents(writer, contents);
-  CheckpointContents others = contents;
-  others.files.erase(kGenerationFile);
-  write_contents(writer, others);
+  CheckpointContents own = contents;
+  std::erase_if(own.files, [&](const auto& file) {
+    const bool may_be_others = file.first == kGenerationFile || file.first == "README.md";
+    return may_be_others && std::ranges::find(set, file.first) == set.end();
+  });
+  write_contents(writer, own);
 }
 
 std::string save_checkpoint(const std::string& folder, int64_t step, const CheckpointContents& contents,

@@ -244,7 +244,9 @@ void save_files(const std::string& folder, const FileSet& set, const FillFolder&
 
 FileSet model_folder_files(const std::string& folder) {
   FileSet set = kModelFolderFiles;
-  if (foreign_files(folder, {kGenerationFile}, Look::bytes).empty()) set.emplace_back(kGenerationFile);
+  for (const char* name : {kGenerationFile, "README.md"}) {
+    if (foreign_files(folder, {name}, Look::bytes).empty()) set.emplace_back(name);
+  }
   return set;
 }
 

@@ -30,12 +30,15 @@ double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 // The losses of vectors by the weights of a head, and their derivatives.
 class HeadLoss {
  public:
-  HeadLoss(Tensor vectors, Tensor targets, int64_t labels, ProblemType problem)
+  // `weights`: of labels; empty: all count the same.
+  HeadLoss(Tensor vectors, Tensor targets, int64_t labels, ProblemType problem,
+           std::vector<float> weights = {})
       : vectors_(std::move(vectors)),
         targets_(std::move(targets)),
         problem_(problem),
         width_(is_one_label(problem) && labels == 2 ? 1 : labels),
-        is_binary_(width_ < labels) {}
+        is_binary_(width_ < labels),
+        weights_(std::move(weights)) {}
 
   int64_t width() const { return width_; }
   bool is_binary() const { return is_binary_; }
@@ -68,7 +71,13 @@ class HeadLoss {
   double turn_into_slopes(Tensor& logits) const {
     std::vector<double> losses(static_cast<size_t>(rows()));
     parallel_for(rows(), [&](int64_t i, int) {
-      losses[static_cast<size_t>(i)] = loss_of_row(i, logits.data<double>() + i * width_);
+      double* const row = logits.data<double>() + i * width_;
+      double& loss = losses[static_cast<size_t>(i)];
+      loss = loss_of_row(i, row);
+      if (weights_.empty()) return;
+      const double weight = weights_[static_cast<size_t>(targets_.data<int64_t>()[i])];
+      loss *= weight;
+      for (int64_t k = 0; k < width_; ++k) row[k] *= weight;
     });
     const auto count = static_cast<double>(rows());
     double* slope = logits.data<double>();
@@ -106,7 +115,15 @@ class HeadLoss {
   ProblemType problem_;
   int64_t width_;
   bool is_binary_;  // two labels share a logit
+  std::vector<float> weights_;
 };
+
+std::vector<float> weights_of(bool balanced, const Tensor& targets, int64_t labels, ProblemType problem) {
+  MH_CHECK(!balanced || is_one_label(problem), ValueError,
+           "linear head: only labels of which a vector has one "
+           "can be balanced");
+  return balanced ? balanced_weights(targets, labels).to_vector<float>() : std::vector<float>();
+}
 
 Tensor wide(const Tensor& x) {
   return x.dtype() == Dtype::i64 ? x.contiguous() : x.to(Dtype::f64).contiguous();
@@ -203,9 +220,11 @@ LinearHead fit_linear_head(const Tensor& vectors, const Tensor& targets, int64_t
   const NoTape silent;
   const Scaled own = scaled(targets, labels, problem);
   const Tensor all = wide(vectors);
-  const HeadLoss loss(all, wide(targets), labels, problem);
+  const std::vector<float> weights = weights_of(options.balanced, targets, labels, problem);
+  const HeadLoss loss(all, wide(targets), labels, problem, weights);
   std::vector<double> point(static_cast<size_t>(loss.size()), 0.0), ignored(point.size());
-  const optim::LbfgsResult found = solve(HeadLoss(all, own.targets, labels, problem), point, options);
+  const optim::LbfgsResult found =
+      solve(HeadLoss(all, own.targets, labels, problem, weights), point, options);
   const int64_t dim = vectors.size(1), width = loss.width();
   for (int64_t row = 0; row < width; ++row) {
     const auto at = static_cast<size_t>(row);
@@ -237,7 +256,7 @@ LinearHead fit_linear_head(const Tensor& vectors, const Tensor& targets, int64_t
 }
 
 ChosenC choose_c(const Tensor& vectors, const Tensor& targets, int64_t labels, ProblemType problem,
-                 int64_t seed, const std::function<bool()>& should_stop) {
+                 int64_t seed, const std::function<bool()>& should_stop, bool balanced) {
   constexpr int64_t kFolds = 5;
   constexpr double kTried[] = {0.01, 0.1, 1, 10, 100, 1000};
   check(vectors, targets, labels, problem, 1);
@@ -247,6 +266,7 @@ ChosenC choose_c(const Tensor& vectors, const Tensor& targets, int64_t labels, P
   const NoTape silent;
   const Tensor all = wide(vectors), all_targets = scaled(targets, labels, problem).targets;
   for (const double c : kTried) chosen.losses.emplace_back(c, 0);
+  const std::vector<float> weights = weights_of(balanced, targets, labels, problem);
   const auto folds = folds_of(all_targets, kFolds, seed);
   for (const std::vector<int64_t>& held : folds) {
     std::vector<int64_t> kept;
@@ -255,7 +275,7 @@ ChosenC choose_c(const Tensor& vectors, const Tensor& targets, int64_t labels, P
     }
     const auto loss_on = [&](const std::vector<int64_t>& rows) {
       return HeadLoss(embedding(all, Tensor::of<int64_t>({std::ssize(rows)}, rows)),
-                      target_rows(all_targets, rows), labels, problem);
+                      target_rows(all_targets, rows), labels, problem, weights);
     };
     const HeadLoss training = loss_on(kept), validation = loss_on(held);
     std::vector<double> point(static_cast<size_t>(training.size()), 0.0), ignored(point.size());

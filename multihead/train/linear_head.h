@@ -14,6 +14,8 @@ namespace multihead::train {
 struct LinearHeadOptions {
   /// As in scikit-learn: the losses' sum times c, plus half the squared weights, is minimised. The bias is free.
   double c = 1;
+  bool balanced =
+      false;  ///< of one label: their losses count by balanced_weights(), as class_weight="balanced"
   double tolerance = 1e-7;  ///< of the derivatives of that over c and the number of vectors
   int64_t steps = 5000;     ///< of L-BFGS, at most
   /// Polled before each step; once true, the head is what was found so far.
@@ -45,6 +47,6 @@ struct ChosenC {
 /// The c of 0.01, 0.1, 1, 10, 100, 1000 with the least loss in five-fold cross-validation; each fold has its share
 /// of every label. Of fewer than ten vectors 1.
 ChosenC choose_c(const Tensor& vectors, const Tensor& targets, int64_t labels, models::ProblemType problem,
-                 int64_t seed, const std::function<bool()>& should_stop = {});
+                 int64_t seed, const std::function<bool()>& should_stop = {}, bool balanced = false);
 
 }  // namespace multihead::train

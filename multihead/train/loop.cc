@@ -9,6 +9,7 @@
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/train/parallel/context_parallel.h"
 
@@ -311,7 +312,22 @@ void TrainLoop::report(double grad_norm) {
   tell([&](Observer& o) { o.on_step(report); });
 }
 
-// Returns whether this is the best loss so far.
+// Whether the latest evaluation is the best so far, by its loss or another figure.
+bool TrainLoop::is_better(double loss) {
+  if (options_.best == "loss") return loss < progress_.best_loss;
+  std::string known = "loss";
+  for (const auto& [name, value] : task_.metrics()) {
+    known += ", " + name;
+    if (name != options_.best) continue;
+    const bool is_best = progress_.best_step < 0 || value > progress_.best_figure;
+    if (is_best) progress_.best_figure = value;
+    return is_best;
+  }
+  throw ValueError(concat("train: --best must be a figure of the evaluations, one of ", known, ", got ",
+                          quote(options_.best, 60)));
+}
+
+// Returns whether this is the best one so far.
 bool TrainLoop::evaluate() {
   give(Order::evaluate);
   const std::optional<double> measured =
@@ -325,7 +341,7 @@ bool TrainLoop::evaluate() {
   if (!std::isfinite(loss)) fail_loss(loss, progress_.step, optimizer_.parameters());
   if (progress_.step == 0) progress_.first_loss = loss;
   progress_.last_loss = loss;
-  const bool is_best = loss < progress_.best_loss;
+  const bool is_best = is_better(loss);
   if (is_best) {
     progress_.best_loss = loss;
     progress_.best_step = progress_.step;

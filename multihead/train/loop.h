@@ -69,10 +69,12 @@ struct LoopOptions {
   Dtype precision = Dtype::f32;   ///< of products, see Autocast
   optim::Schedule schedule = {};  ///< check() it first
   int64_t log_every = 10;         ///< steps between training reports
-  int64_t eval_every = 250;   ///< steps between evaluations; 0: only before the first step and after the last
-  int64_t save_every = 0;     ///< steps between checkpoints; 0: as eval_every
-  int64_t keep = 2;           ///< newest checkpoints kept, besides the best one
-  int64_t patience = 0;       ///< early stopping after this many evaluations without improvement; 0: off
+  int64_t eval_every = 250;  ///< steps between evaluations; 0: only before the first step and after the last
+  int64_t save_every = 0;    ///< steps between checkpoints; 0: as eval_every
+  int64_t keep = 2;          ///< newest checkpoints kept, besides the best one
+  std::string best =
+      "loss";            ///< the best is that of the least loss, or with the most of this one of metrics()
+  int64_t patience = 0;  ///< early stopping after this many evaluations without improvement; 0: off
   bool restore_best = false;  ///< end with the weights of the best checkpoint instead of the last
   bool resume = false;        ///< continue from the newest checkpoint, or start if there is none
   bool extends = false;       ///< resume: with another number of steps, and of those of warm-up
@@ -131,7 +133,9 @@ struct Progress {
   double train_seconds = 0;                                      ///< in training steps
   double first_loss = std::numeric_limits<double>::quiet_NaN();  ///< validation loss before the first step
   double last_loss = std::numeric_limits<double>::quiet_NaN();   ///< the latest
-  double best_loss = std::numeric_limits<double>::infinity();
+  double best_loss = std::numeric_limits<double>::infinity();    ///< of the best step
+  double best_figure =
+      -std::numeric_limits<double>::infinity();  ///< of it, where LoopOptions::best is no loss
   int64_t best_step = -1;
   int64_t evaluations_since_best = 0;
 };
@@ -193,6 +197,7 @@ class TrainLoop {
   double backward_own();
   void exchange_losses(std::vector<ShardLoss>& shards);
   double grad_norm();
+  bool is_better(double loss);
   void report(double grad_norm);
   bool evaluate();
   bool is_stopping();

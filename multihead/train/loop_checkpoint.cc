@@ -45,6 +45,7 @@ Json to_json(const Progress& p) {
                        {"first_loss", number_or_null(p.first_loss)},
                        {"last_loss", number_or_null(p.last_loss)},
                        {"best_loss", number_or_null(p.best_loss)},
+                       {"best_figure", number_or_null(p.best_figure)},
                        {"best_step", p.best_step},
                        {"evaluations_since_best", p.evaluations_since_best}});
 }
@@ -61,6 +62,7 @@ Progress progress_from_json(io::ConfigReader& in) {
   p.first_loss = in.number_or("first_loss", kNan);
   p.last_loss = in.number_or("last_loss", kNan);
   p.best_loss = in.number_or("best_loss", std::numeric_limits<double>::infinity());
+  p.best_figure = in.number_or("best_figure", -std::numeric_limits<double>::infinity());
   p.best_step = in.integer("best_step", {.min = -1, .max = p.step});
   p.evaluations_since_best = in.integer("evaluations_since_best", kCount);
   return p;
@@ -97,7 +99,8 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
     if (options_.extends) now.erase(name), before.erase(name);
   }
   const std::pair<const char*, Json> only_ways[] = {
-      {"precision", "f32"}, {"shards", 1}, {"attention", ""}, {"regression", false}, {"multi_label", false}};
+      {"precision", "f32"},   {"shards", 1},       {"attention", ""}, {"regression", false},
+      {"multi_label", false}, {"balanced", false}, {"matryoshka", ""}};
   for (const auto& [name, value] : only_ways) {  // of runs from before there was a choice
     if (now.contains(name) && !before.contains(name)) before[name] = value;
   }

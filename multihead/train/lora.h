@@ -28,6 +28,7 @@ inline auto& network_of(embed::SentenceEncoder& model) { return model.encoder();
 inline const char* task_type(const models::LanguageModel&) { return "CAUSAL_LM"; }
 inline const char* task_type(const models::Seq2Seq&) { return "SEQ_2_SEQ_LM"; }
 inline const char* task_type(const models::Encoder& model) {
+  if (model.config().head == models::EncoderHead::tokens) return "TOKEN_CLS";
   return model.config().head == models::EncoderHead::classification ? "SEQ_CLS" : "FEATURE_EXTRACTION";
 }
 

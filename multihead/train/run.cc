@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <optional>
 
+#include "multihead/autograd/autocast.h"
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/memory/storage.h"
@@ -22,7 +25,7 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   options.steps = s.steps, options.accumulate = s.accumulate, options.clip = s.clip;
   options.precision = dtype_of_products(s.precision);
   options.log_every = s.log_every, options.eval_every = s.eval_every, options.save_every = s.save_every;
-  options.keep = s.keep, options.patience = s.patience;
+  options.keep = s.keep, options.patience = s.patience, options.best = s.best;
   const std::unique_ptr<distributed::Group> alone = distributed::single();
   std::optional<DataParallel> parallel;
   std::optional<ContextParallel> context;
@@ -65,6 +68,23 @@ Rng dropout_rng(const TrainingSettings& settings, int64_t batch) {
   constexpr uint64_t kDropoutStreams = uint64_t{1} << 40, kStreamsPerBatch = uint64_t{1} << 20;
   return Rng(static_cast<uint64_t>(settings.seed),
              kDropoutStreams + static_cast<uint64_t>(batch) * kStreamsPerBatch);
+}
+
+std::array<double, 2> time_of(Task& task, Dtype precision) {
+  constexpr int64_t kBatches = 3;  // after one that warms up
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  double begin = 0;
+  for (int64_t i = 0; i <= kBatches; ++i) {
+    if (i == 1) begin = now();
+    Tape tape;
+    const Autocast autocast(precision);
+    tape.backward(task.loss(i).value);
+  }
+  const double middle = now();
+  task.evaluate({});
+  return {(middle - begin) / kBatches, now() - middle};
 }
 
 std::string recipe_of(const TrainingSettings& s) {

@@ -1,6 +1,7 @@
 // A complete run around its task: paths, the loop with metrics, the summary.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <functional>
 #include <limits>
@@ -102,6 +103,9 @@ void copy_weights(Model& to, Model from, const std::string& source) {
     tensors[parameter.name] = parameter.tensor;
   nn::load_parameters(nn::named_parameters(to), tensors, source);
 }
+
+/// The seconds that a micro-batch takes, forward and backward, and an evaluation; the weights stay.
+std::array<double, 2> time_of(Task& task, Dtype precision);
 
 /// The recipe in a line: "470 steps, rate 2e-4 after 47 steps of warm-up, …".
 std::string recipe_of(const TrainingSettings& settings);

@@ -88,6 +88,7 @@ RunFolder::RunFolder(std::string path, bool resume, bool overwrite) : path_(std:
     if (run && !resume && !overwrite) refuse_second_run(path_);
     io::refuse_foreign("train", path_, foreign_contents(path_, run, look));
   };
+  is_new_ = node_at(path_) == Node::absent;
   lock_ = io::lock_folder(path_, [&] { check(io::Look::sizes); });
   check(io::Look::bytes);
   io::remove_leftovers(path_);
@@ -100,6 +101,12 @@ RunFolder::RunFolder(std::string path, bool resume, bool overwrite) : path_(std:
   MH_CHECK(checkpoint_ || node_at(io::join(path_, "config.json")) == Node::absent, ValueError,
            "train: ", path_,
            " holds a model but no checkpoint to resume from; overwrite it or choose another folder");
+}
+
+RunFolder::~RunFolder() {
+  lock_.reset();
+  std::error_code ignored;
+  if (is_new_) fs::remove(path_, ignored);  // which fails unless it is empty
 }
 
 void RunFolder::begin(Json record) {

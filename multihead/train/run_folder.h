@@ -34,6 +34,9 @@ class RunFolder {
   /// Creates the folder if needed. `resume`: continue its run, or start one. `overwrite`: replace it. Throws
   /// ValueError if it holds a run and neither is set, or foreign files; IoError (in use, unreadable).
   RunFolder(std::string path, bool resume, bool overwrite);
+  /// Removes a folder that it created if nothing was written into it.
+  ~RunFolder();
+  RunFolder(RunFolder&&) = delete;
 
   const std::string& path() const { return path_; }
   /// The run id, for the manifests of its checkpoints; empty for runs of earlier versions.
@@ -51,6 +54,7 @@ class RunFolder {
   void remove(const char* name) const;
 
   std::string path_, run_;
+  bool is_new_ = false;  // the folder was not there
   std::unique_ptr<FolderLock> lock_;
   std::optional<io::CheckpointInfo> checkpoint_;
 };

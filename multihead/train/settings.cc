@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/train/run.h"
 
 namespace multihead::train {
@@ -39,6 +40,8 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"epochs",
                   "passes through the data, in place of --steps (0, without steps: 3, of few texts up to 20)",
                   &s.epochs, 0, true});
+  list.push_back({"time", "as many steps as this much time has room for, such as 10m, in place of --steps",
+                  &s.time, 0, true});
   list.push_back({"accumulate", "micro-batches per shard", &s.accumulate, 1});
   list.push_back(
       {"shards", "shards per step, divided among ranks (0: 1; with several ranks 8)", &s.shards, 0});
@@ -79,6 +82,11 @@ void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, 1, true});
   list.push_back({"patience", "early stopping after this many evaluations without improvement (0: off)",
                   &s.patience, 0, true});
+  list.push_back(
+      {"best",
+       "keep the checkpoint that is best by this figure of an evaluation: loss, or another, such as "
+       "macro_f1, of which more is better",
+       &s.best, 0, true});
 }
 
 void set_fine_tuning(TrainingSettings& s) {
@@ -100,6 +108,29 @@ void choose_length(TrainingSettings& s, double steps) {
     s.warmup_steps = std::llround(kWarmupShare * static_cast<double>(s.steps));
   }
   if (s.eval_every < 0) s.eval_every = std::max<int64_t>(1, s.steps / kEvaluations);
+}
+
+double seconds_of(const TrainingSettings& s) {
+  if (s.time.empty()) return 0;
+  const std::string number = s.time.substr(0, s.time.size() - 1);
+  const double unit = s.time.back() == 's' ? 1 : s.time.back() == 'm' ? 60 : s.time.back() == 'h' ? 3600 : 0;
+  MH_CHECK(unit > 0, ValueError, "train: --time must be a number with a unit, such as 90s, 10m or 2h, got ",
+           quote(s.time, 40));
+  const double seconds = parse_number("--time", number) * unit;
+  MH_CHECK(seconds > 0 && seconds < 1e8, ValueError,
+           "train: --time must be positive and less than 1e8 s, got ", quote(s.time, 40));
+  return seconds;
+}
+
+// Evaluations take a third of the time at most, and there is one before the first step.
+void choose_steps(TrainingSettings& s, double seconds, double step, double evaluation) {
+  constexpr double kMargin = 1.05;  // reports, checkpoints, the optimiser
+  const double most = evaluation > 0 ? std::floor(seconds / 3 / evaluation) : kEvaluations;
+  const double evaluations = std::clamp<double>(most, 1, kEvaluations);
+  const double left = seconds - (evaluations + 1) * evaluation;
+  s.steps = std::max<int64_t>(1, std::llround(left / (kMargin * std::max(step, 1e-6))));
+  s.epochs = 0;
+  if (s.eval_every < 0) s.eval_every = std::max<int64_t>(1, s.steps / std::llround(evaluations));
 }
 
 void choose_rate(TrainingSettings& s, int64_t embed_dim, double base) {
@@ -174,6 +205,7 @@ void check_training(const TrainingSettings& settings, const std::vector<Field>& 
   MH_CHECK(settings.lr >= 0, ValueError, "train: --lr must be positive, or 0 to be chosen, got ",
            settings.lr);
   TrainingSettings s = settings;  // with any of the choices that the data will make
+  seconds_of(s);
   choose_rate(s, std::max<int64_t>(embed_dim, 1), 1e-3);
   choose_length(s, 100);
   MH_CHECK(s.shards <= kMostShards, ValueError, "train: --shards must be at most ", kMostShards, ", got ",

@@ -36,6 +36,8 @@ struct LoraSettings {
 struct TrainingSettings {
   int64_t steps = 1000;  ///< 0: those of `epochs`
   double epochs = 0;  ///< above 0: passes through the data, in place of `steps`; 0 of both: by their number
+  std::string time =
+      {};  ///< "10m": as many steps as that much time has room for, in place of both; empty: off
   int64_t accumulate = 1;
   int64_t shards = 0;  ///< of a step, which ranks share; 0: see shards_of()
   /// Above 1: the parts into which each sequence is cut, which ranks share; then a step has one shard.
@@ -62,6 +64,8 @@ struct TrainingSettings {
   int64_t save_every = 0;    ///< 0: as eval_every
   int64_t keep = 2;
   int64_t patience = 0;
+  std::string best =
+      "loss";  ///< by which the best checkpoint is told: the least loss, or the most of this figure
 };
 
 struct LanguageModelSettings : TrainingSettings {
@@ -98,6 +102,10 @@ optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim)
 void set_fine_tuning(TrainingSettings& settings);
 /// Chooses what is left to be chosen; `steps`: in one pass through the data. Epochs become steps.
 void choose_length(TrainingSettings& settings, double steps);
+/// TrainingSettings::time, "90s", "10m" or "2h", in seconds; 0: off. Throws ValueError.
+double seconds_of(const TrainingSettings& settings);
+/// The steps, and how often there is an evaluation where that is left open, that `seconds` have room for.
+void choose_steps(TrainingSettings& settings, double seconds, double step, double evaluation);
 /// The rate of full fine-tuning falls with the width of the model, from `base` at 768; adapters take ten times
 /// as much.
 void choose_rate(TrainingSettings& settings, int64_t embed_dim, double base);

@@ -47,7 +47,9 @@ from .train import (
     train_embedder,
     train_language_model,
     train_masked_lm,
+    train_reranker,
     train_seq2seq,
+    train_tagger,
 )
 from .view import AttentionPage, AttentionView, attend
 

@@ -201,7 +201,9 @@ from .train import (
     train_embedder as train_embedder,
     train_language_model as train_language_model,
     train_masked_lm as train_masked_lm,
+    train_reranker as train_reranker,
     train_seq2seq as train_seq2seq,
+    train_tagger as train_tagger,
 )
 from .view import (
     AttentionPage as AttentionPage,

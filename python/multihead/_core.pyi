@@ -2050,10 +2050,11 @@ class LanguageModel:
         With top > 0 also the likeliest ones in its place: lists of (token, logprob), most probable first.
         """
 
-    def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(self, folder: str | bytes | os.PathLike[str], *, tokenizer: Tokenizer | None = None, overwrite: bool = False) -> None:
         """
-        Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it.
-        A folder that holds another model is refused, unless overwrite: its tokenizer goes with it.
+        Writes config.json and model.safetensors as Hugging Face's GPT-2 or Llama, if they can express it; with a tokenizer
+        its files, too, and generation_config.json, by which others stop where texts end. A folder that holds another
+        model is refused, unless overwrite: its tokenizer goes with it.
         """
 
     def save_gguf(self, path: str | bytes | os.PathLike[str], tokenizer: Tokenizer, *, type: str = 'f16') -> None:
@@ -2334,7 +2335,8 @@ class Seq2Seq:
 
     def save(self, folder: str | bytes | os.PathLike[str], *, overwrite: bool = False) -> None:
         """
-        Writes config.json and model.safetensors as a Hugging Face family (Marian, BART, mBART, T5) if one can express the model.
+        Writes config.json, model.safetensors and generation_config.json as a Hugging Face family (Marian, BART, mBART, T5)
+        if one can express the model.
         """
 
     @staticmethod
@@ -3315,12 +3317,12 @@ def train(kind: str, data: str | bytes | os.PathLike[str], folder: str | bytes |
 
 def settings(kind: str, preset: str) -> Any: ...
 
-def fit_linear_head(vectors: ArrayLike, targets: ArrayLike, labels: int, *, problem: str = 'single_label', c: float = 0.0, seed: int = 0) -> dict[str, Any]:
+def fit_linear_head(vectors: ArrayLike, targets: ArrayLike, labels: int, *, problem: str = 'single_label', c: float = 0.0, seed: int = 0, balanced: bool = False) -> dict[str, Any]:
     """
     Logistic or ridge regression of vectors [n, dim], to convergence: a dict with weight [labels, dim], bias [labels],
     c, loss, steps and converged. targets: a label [n] (problem 'single_label'), 0 and 1 [n, labels] ('multi_label')
     or numbers [n, labels] ('regression'). c as in scikit-learn's LogisticRegression; 0: the best of .01, .1, 1, 10,
-    100 and 1000 in five-fold cross-validation.
+    100 and 1000 in five-fold cross-validation. balanced: labels count alike, as class_weight="balanced".
     """
 
 def evaluate(model: LanguageModel, tokens: ArrayLike, *, context: int = 0, batch: int = 16, windows: int = 0, tokenizer: Tokenizer | None = None, stride: int = 0) -> dict[str, Any]:

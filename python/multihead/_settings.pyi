@@ -10,6 +10,7 @@ class RunSettings(TypedDict, total=False):
     attention_dropout: float
     steps: int
     epochs: float
+    time: str
     accumulate: int
     shards: int
     optimizer: str
@@ -36,6 +37,7 @@ class RunSettings(TypedDict, total=False):
     save_every: int
     keep: int
     patience: int
+    best: str
 
 
 class LanguageModelSettings(RunSettings, total=False):
@@ -128,7 +130,14 @@ class ClassifierSettings(RunSettings, total=False):
     head_c: float
     regression: bool
     multi_label: bool
+    balanced: bool
     labels_as_names: bool
+    eval_texts: int
+
+
+class TaggerSettings(RunSettings, total=False):
+    batch: int
+    max_length: int
     eval_texts: int
 
 
@@ -138,4 +147,14 @@ class EmbedderSettings(RunSettings, total=False):
     temperature: float
     symmetric: bool
     chunk: int
+    matryoshka: str
     eval_pairs: int
+
+
+class RerankerSettings(RunSettings, total=False):
+    batch: int
+    max_length: int
+    ranking: str
+    negatives: int
+    miner: str
+    eval_queries: int

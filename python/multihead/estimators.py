@@ -149,10 +149,11 @@ class EmbeddingClassifier(_Classifies):
     After fit(): classes_, coef_ and intercept_ (as LogisticRegression's), C_, n_iter_.
     """
 
-    def __init__(self, model: PathLike, *, C: float | None = None, pooling: str | None = None, weights: str | None = None, prompt: str | None = None, batch_size: int = 32,
-                 random_state: int | None = None) -> None:
+    def __init__(self, model: PathLike, *, C: float | None = None, class_weight: str | None = None, pooling: str | None = None, weights: str | None = None,
+                 prompt: str | None = None, batch_size: int = 32, random_state: int | None = None) -> None:
         self.model = model
         self.C = C
+        self.class_weight = class_weight
         self.pooling = pooling
         self.weights = weights
         self.prompt = prompt
@@ -162,8 +163,11 @@ class EmbeddingClassifier(_Classifies):
     def fit(self, X: Any, y: Any) -> EmbeddingClassifier:
         if self.C is not None and not self.C > 0:
             raise ValueError(f"EmbeddingClassifier: C must be positive or None, got {self.C!r}")
+        if self.class_weight not in (None, "balanced"):
+            raise ValueError(f"EmbeddingClassifier: class_weight must be None or 'balanced', got {self.class_weight!r}")
         texts, places = self._read(X, y)
-        head = fit_linear_head(_vectors(self, texts), places.astype(np.int64), len(self.classes_), c=self.C or 0.0, seed=self.random_state or 0)
+        head = fit_linear_head(_vectors(self, texts), places.astype(np.int64), len(self.classes_), c=self.C or 0.0, seed=self.random_state or 0,
+                               balanced=self.class_weight == "balanced")  # fmt: skip
         weight, bias = np.array(head["weight"]), np.array(head["bias"])
         if len(self.classes_) == 2:  # minus and plus half of one logit
             weight, bias = 2 * weight[1:], 2 * bias[1:]

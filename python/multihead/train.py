@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         EmbedderSettings,
         LanguageModelSettings,
         MaskedLmSettings,
+        RerankerSettings,
         Seq2SeqSettings,
+        TaggerSettings,
     )
 
 Callback = Callable[[str, "dict[str, Any]"], Any]
@@ -146,13 +148,60 @@ def train_embedder(
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to embed texts; returns the summary as a dict. SentenceEncoder(folder) loads it.
 
-    data, valid  query TAB document on every line, CSV, or {"query": ..., "document": ...} (.jsonl): the other documents of a batch are wrong answers
+    data, valid  query TAB document on every line, CSV, or {"query": ..., "document": ...} (.jsonl): the other documents of a batch are wrong answers;
+                 a third column is a "negative" document, or a "score" of the pair, whose order is learned
     init         a folder of sentence-transformers, or an encoder's, that training starts from
     settings     as embedder_settings() lists them: batch, temperature, symmetric, chunk (texts whose activations are
-                 held at a time: large batches in little memory) ...
+                 held at a time: large batches in little memory), matryoshka="256,128" (vectors that can be cut) ...
     The rest as in train_classifier(); evaluations have recall_at_1 and recall_at_10.
     """
     return _run("embedder", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
+
+
+def train_tagger(
+    data: PathLike,
+    folder: PathLike,
+    *,
+    init: PathLike,
+    valid: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[TaggerSettings],
+) -> dict[str, Any]:
+    """Fine-tunes an encoder to find entities in texts; returns the summary as a dict. TokenClassifier.load(folder) loads it.
+
+    data, valid  a word and its tag (B-X, I-X, O) on every line and blank lines between texts; or {"text": ..., "entities":
+                 [{"start", "end", "label"}]} on every line, whose places count characters
+    init         the encoder's folder that training starts from; a head for other labels is made anew
+    settings     as tagger_settings() lists them
+    The rest as in train_classifier(); evaluations have precision, recall and f1 of entities.
+    """
+    return _run("tagger", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
+
+
+def train_reranker(
+    data: PathLike,
+    folder: PathLike,
+    *,
+    init: PathLike,
+    valid: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[RerankerSettings],
+) -> dict[str, Any]:
+    """Fine-tunes an encoder to say how well a document answers a query; returns the summary as a dict. TextClassifier.load(folder)
+    loads it.
+
+    data, valid  query TAB document TAB score on every line, or TAB a wrong document, CSV, or {"query": ..., "document": ...,
+                 "score" or "negative": ...} (.jsonl); with negatives=4 query and document alone
+    settings     as reranker_settings() lists them: ranking ("pairs" or "lists"), negatives, miner (an embedder's folder)
+    The rest as in train_classifier(); evaluations have mrr and ndcg_at_10.
+    """
+    return _run("reranker", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
 
 
 def train_masked_lm(
@@ -198,6 +247,16 @@ def classifier_settings() -> dict[str, Any]:
     return _core.settings("classifier", "")
 
 
+def tagger_settings() -> dict[str, Any]:
+    """All settings of train_tagger(); dropout is the encoder's."""
+    return _core.settings("tagger", "")
+
+
+def reranker_settings() -> dict[str, Any]:
+    """All settings of train_reranker(); dropout is the encoder's."""
+    return _core.settings("reranker", "")
+
+
 def embedder_settings() -> dict[str, Any]:
     """All settings of train_embedder(); dropout is the encoder's."""
     return _core.settings("embedder", "")
@@ -227,6 +286,7 @@ def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, o
 
 __all__ = [
     "check_encoder", "check_language_model", "check_translator", "classifier_settings", "embedder_settings",
-    "evaluate", "fit_linear_head", "language_model_settings", "masked_lm_settings", "seq2seq_settings",
-    "train_classifier", "train_embedder", "train_language_model", "train_masked_lm", "train_seq2seq",
+    "evaluate", "fit_linear_head", "language_model_settings", "masked_lm_settings", "reranker_settings", "seq2seq_settings",
+    "tagger_settings", "train_classifier", "train_embedder", "train_language_model", "train_masked_lm", "train_reranker",
+    "train_seq2seq", "train_tagger",
 ]  # fmt: skip

@@ -19,18 +19,20 @@ KEYWORDS = {
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
     "CharacterOptions", "BpeOptions", "WordPieceOptions", "UnigramOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
     "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
-    "Seq2SeqRun", "ClassifierRun", "EmbedderRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "EmbedderSettings",
+    "Seq2SeqRun", "ClassifierRun", "TaggerRun", "EmbedderRun", "RerankerRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "TaggerSettings", "EmbedderSettings",
+    "RerankerSettings",
     "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
     "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
     "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
-    "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice",
+    "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice", "RankingLoss",
 }  # fmt: skip
 RESULTS = {
     "AddNorm", "Entity", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
-    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "ClassifierSummary", "EmbedderSummary", "MaskedLmSummary", "LabelScore", "RetrievalScore", "MaskedLoss",
+    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "ClassifierSummary", "TaggerSummary", "EmbedderSummary", "RerankerSummary", "MaskedLmSummary", "LabelScore", "EntityScore",
+    "RetrievalScore", "RankedScore", "MaskedLoss",
     "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
@@ -68,6 +70,11 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "PointScope": "Points",  # a with block
     "generate": "models.LanguageModel.generate",
     "turn_ends": "models.LanguageModel.generate",  # eos_ids= of a chat template
+    "save_with_tokenizer": "models.LanguageModel.save",  # tokenizer=
+    "save_with_defaults": "models.Seq2Seq.save",
+    "balanced_weights": "train_classifier",  # balanced=
+    "JudgedPairs": "train_embedder",
+    "read_judged": "train_embedder",
     "LoadedModel": "TextGenerator",
     "load_with_tokenizer": "TextGenerator",
     "check_vocabulary": "TextGenerator",
@@ -235,7 +242,8 @@ INTERNAL = {  # reason: names
     "OptimizerChoice add_report_fields dtype_of_products "
     "add_training_fields check_training check_least check_training_memory schedule_of StopSignals WindowOrder "
     "gather_windows WindowBatch permuted Seq2SeqStep "
-    "ClassifierData ClassifierTask prepare_classifier_data EmbedderData EmbedderTask TextPairs "
+    "ClassifierData ClassifierTask prepare_classifier_data TaggedTexts TaggerData TaggerTask prepare_tagger_data EmbedderData EmbedderTask TextPairs "
+    "matryoshka_sizes RankedPairs ranked_pairs RerankerData RerankerTask seconds_of choose_steps time_of model_card "
     "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
     "with_weights trained_parameters score_labels score_logits Targets read_targets target_rows head_loss problem_of "

@@ -12,6 +12,7 @@ done >labels.tsv
 printf 'the cat\tred sun\nthe dog\tgreen sea\na mat\tred night\nthe cats\tsea\n' >pairs.tsv
 for _ in $(seq 60); do printf 'the red cat sat on a mat\na green sea at night\n'; done >text.txt
 printf 'red sun\n' >one.txt
+printf 'sea sun\thigh\n' >other.tsv
 printf 'the cat\nred sun\n' >two.txt
 fast=(--steps 12 --warmup 2 --lr 1e-2 --eval-every 4 --quiet)
 
@@ -25,6 +26,7 @@ grep -q '<h2>Confusion matrix</h2>' told.html || fail "no page"
 expect 3 'a line is one text, and these data have two columns' "$multihead" eval classifier --data labels.tsv --format text
 expect 0 'over       4 queries among 4 documents' "$multihead" eval bert --data pairs.tsv
 printf 'the cat\tred sun\t1\nthe dog\tgreen sea\t0.5\na mat\tthe cats\t0\n' >scored.tsv
+printf 'the cat\tred sun\t1\nthe cat\tsea\t0\na mat\tthe cats\t0\na mat\tnight\t1\n' >scored2.tsv
 expect 0 '^Spearman +-?[01]\.[0-9]{4}$' "$multihead" eval bert --data scored.tsv
 cp -r "$encoders/bert_tokens" tagger && cp bert/vocab.txt tagger/
 printf 'the O\ncat B-NAME\n\nred B-NAME\nsun I-NAME\n' >tagged.conll
@@ -54,11 +56,26 @@ expect 2 'top has no effect on a tagger|stride has no effect on a classifier' "$
 expect 2 'last has no effect on a classifier' "$multihead" eval classifier --data labels.tsv --last 0.5
 expect 2 'lora-alpha has no effect with --lora-rank 0' "$multihead" train classifier --init bert --data labels.tsv --out x --lora-alpha 3
 expect 2 'momentum has no effect' "$multihead" train classifier --init bert --data labels.tsv --out x --momentum 0.3
-expect 2 'give --steps or --epochs' "$multihead" train classifier --init bert --data labels.tsv --out x --steps 3 --epochs 3
+expect 2 'give one of --steps, --epochs and --time' "$multihead" train classifier --init bert --data labels.tsv --out x --steps 3 --epochs 3
 expect 0 '18 steps' "$multihead" train classifier --data labels.tsv --out classifier --resume --steps 18 --quiet
 expect 0 ' 72 steps' "$multihead" train classifier --init bert --data labels.csv --out passes --batch 1 --epochs 2 --quiet
 
 expect 0 'recall at 1 [01]\.' "$multihead" train embedder --init bert --data pairs.tsv --valid pairs.tsv --out embedder --batch 4 --chunk 2 "${fast[@]}"
+printf 'the cat\tred sun\ta mat\nthe dog\tgreen sea\tnight\n' >triplets.tsv
+expect 0 'recall at 1 [01]\.' "$multihead" train embedder --init bert --data triplets.tsv --valid triplets.tsv --out triplets --batch 2 --matryoshka 8,3 "${fast[@]}"
+expect 0 'spearman ' "$multihead" train embedder --init bert --data scored.tsv --valid scored.tsv --out scored --batch 2 "${fast[@]}"
+expect 2 'must be less than the 20 columns' "$multihead" train embedder --init bert --data scored.tsv --out x --batch 2 --matryoshka 30
+expect 0 'ndcg at 10 [01]\.' "$multihead" train reranker --init bert --data triplets.tsv --valid triplets.tsv --out reranker "${fast[@]}"
+expect 0 'over       2 queries' "$multihead" eval reranker --data scored2.tsv
+expect 0 'nats per pair' "$multihead" train reranker --init bert --data pairs.tsv --valid pairs.tsv --out mined --ranking lists --negatives 2 --miner bert "${fast[@]}"
+expect 3 'give a column "score" or "negative", or --negatives 4' "$multihead" train reranker --init bert --data pairs.tsv --out x
+expect 0 'f1 [01]\.' "$multihead" train tagger --init bert --data tagged.conll --valid tagged.conll --out spans "${fast[@]}"
+expect 0 'of 2 entities' "$multihead" eval spans --data tagged.conll
+printf '%s\n' '{"prompt": 3, "completion": "x"}' >odd.jsonl
+expect 3 'line 2: a tag must be O' "$multihead" train tagger --init bert --data untagged.conll --out x
+expect 0 ' steps, ' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out timed --time 1s --best accuracy --balanced true --quiet
+expect 2 'best must be a figure of the evaluations, one of loss, accuracy, macro_f1' "$multihead" train classifier --init bert --data labels.tsv --valid other.tsv --out badly --best f2 --quiet
+grep -q '^| macro_f1 | ' timed/README.md || fail "no card"
 expect 0 '2 vectors of 20 dimensions' "$multihead" embed embedder --data two.txt --out v.npy
 expect 0 'nats per hidden token' "$multihead" train mlm --init bert --data text.txt --out mlm --max-length 16 --batch 2 "${fast[@]}"
 expect 0 '^ *0\.' "$multihead" fill-mask mlm --text 'the red [MASK] sat'
@@ -70,6 +87,7 @@ expect 0 'red sun' "$multihead" classify lora --data one.txt
 "$multihead" train lm --data text.txt --out lm --layers 1 --heads 2 --width 16 --context 16 --vocab-size 270 --batch 2 "${fast[@]}"
 "$multihead" train lm --data text.txt --init lm --out tuned --lora-rank 2 --batch 2 "${fast[@]}"
 expect 0 'parameters' "$multihead" convert tuned merged
+expect 3 'line 1: "prompt" and "completion" must both be texts' "$multihead" train lm --data odd.jsonl --init lm --out x
 [[ $("$multihead" generate tuned --prompt the --max-new-tokens 8 --quiet) == $("$multihead" generate merged --prompt the --max-new-tokens 8 --quiet) ]] || fail "a merged adapter says something else"
 
 # A head alone, several labels, numbers.

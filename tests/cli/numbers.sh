@@ -14,7 +14,7 @@ number_flags() { "$multihead" "$@" --help | sed -nE 's/^  (--[a-z0-9-]+) [NX]  .
 while read -r -a verb; do
   # What the verb wants besides; none of it exists, for numbers are refused before anything is opened.
   case ${verb[*]} in
-    "train classifier" | "train embedder") more=(--init bert --data none --out o) ;;
+    "train classifier" | "train tagger" | "train embedder" | "train reranker") more=(--init bert --data none --out o) ;;
     train*) more=(--data none --out o) ;;
     bench*) more=() ;;
     *) more=(none --out o) && [[ ${verb[*]} == "tokenizer train" ]] || more=(none) ;;

@@ -129,6 +129,7 @@ class Columns {
                quote(layout_.columns[c].names[0]), " twice");
     }
     places_ = std::move(places), width_ = cells.size(), header_line_ = line;
+    table_.has_names = true;
     return true;
   }
 
@@ -171,10 +172,10 @@ std::optional<std::string> cell_of(const Json& object, const Column& column, con
     if (value == nullptr || value->is_null()) continue;
     if (value->is_string()) return value->as_string();
     if (value->is_array() && name.starts_with("label")) return value->dump();
-    const bool is_plain = value->is_number() || value->is_bool();
-    MH_CHECK(is_plain && name.starts_with("label"), FormatError, where, ": ", quote(name),
-             " must be a string", name.starts_with("label") ? " or a number" : "", ", got ",
-             value->dump().substr(0, 40));
+    const bool is_plain = value->is_number() || value->is_bool(),
+               takes_numbers = name.starts_with("label") || name.ends_with("score");
+    MH_CHECK(is_plain && takes_numbers, FormatError, where, ": ", quote(name), " must be a string",
+             takes_numbers ? " or a number" : "", ", got ", value->dump().substr(0, 40));
     return value->dump();
   }
   return std::nullopt;
@@ -185,6 +186,7 @@ void add_object(std::string_view line, const std::string& where, const TableLayo
   MH_CHECK(object.is_object(), FormatError, where, " must be an object, such as {\"",
            layout.columns[0].names[0], "\": …}");
   const bool is_first = table.lines.empty();
+  table.has_names = true;
   for (size_t c = 0; c < layout.columns.size(); ++c) {
     const Column& column = layout.columns[c];
     std::optional<std::string> cell = cell_of(object, column, where);

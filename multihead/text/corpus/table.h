@@ -39,6 +39,7 @@ struct Table {
   std::vector<std::vector<std::string>> cells;
   std::vector<int64_t> lines;  ///< where each row begins, from 1
   TableFormat format = TableFormat::tsv;
+  bool has_names = false;  ///< of its columns: a header, or JSON
   bool has(size_t column) const { return !cells[column].empty(); }
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };

@@ -206,10 +206,29 @@ Tensor target_rows(const Tensor& targets, const std::vector<int64_t>& rows) {
   return reshape(embedding(reshape(targets, {-1, 1}), places), {-1});
 }
 
-Tensor head_loss(Tensor logits, const Tensor& targets, ProblemType problem, double label_smoothing) {
+Tensor head_loss(Tensor logits, const Tensor& targets, ProblemType problem, double label_smoothing,
+                 const Tensor& weights) {
   if (problem == ProblemType::regression) return mean(square(sub(logits, targets)));
   if (problem == ProblemType::multi_label) return mean(sub(softplus(logits), mul(logits, targets)));
-  return cross_entropy(std::move(logits), targets, {.label_smoothing = label_smoothing});
+  if (!weights.defined())
+    return cross_entropy(std::move(logits), targets, {.label_smoothing = label_smoothing});
+  const Tensor own = target_rows(weights, targets.to_vector<int64_t>());
+  const Tensor losses = cross_entropy(std::move(logits), targets, {.reduction = Reduction::none});
+  return scale(sum(mul(losses, own)), 1 / sum(own).item());
+}
+
+Tensor balanced_weights(const Tensor& targets, int64_t names) {
+  std::vector<double> counts(static_cast<size_t>(names), 0);
+  for (const int64_t label : targets.to_vector<int64_t>()) ++counts[static_cast<size_t>(label)];
+  const auto used =
+      static_cast<double>(std::ranges::count_if(counts, [](double count) { return count > 0; }));
+  Tensor weights = Tensor::zeros({names});
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0)
+      weights.data<float>()[i] =
+          static_cast<float>(static_cast<double>(targets.numel()) / (used * counts[i]));
+  }
+  return weights;
 }
 
 }  // namespace multihead::train

@@ -29,8 +29,11 @@ Tensor target_rows(const Tensor& targets, const std::vector<int64_t>& rows);
 
 /// The mean loss of logits [n, names] with its gradient: the cross-entropy of one label; of several the binary
 /// cross-entropy of each, their mean; of numbers the square of the difference. As transformers'
-/// ...ForSequenceClassification.
+/// ...ForSequenceClassification. `weights`, f32 [names]: the mean of one label's is weighted by them, as torch's.
 Tensor head_loss(Tensor logits, const Tensor& targets, models::ProblemType problem,
-                 double label_smoothing = 0);
+                 double label_smoothing = 0, const Tensor& weights = {});
+/// The weights [names] by which labels count for as much as each other: n / (names that occur · texts with the
+/// label), scikit-learn's "balanced".
+Tensor balanced_weights(const Tensor& targets, int64_t names);
 
 }  // namespace multihead::train

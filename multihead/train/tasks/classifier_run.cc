@@ -105,6 +105,8 @@ ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const Classif
           data_id("texts", data.checksum, data.tokenizer), settings.eval_texts),
       data_(data),
       init_(init),
+      weights_(settings.balanced ? balanced_weights(data.targets.training, std::ssize(data.targets.names))
+                                 : Tensor()),
       known_labels_(fresh_.empty() || settings.model.head != EncoderHead::classification
                         ? 0
                         : settings.model.num_labels) {}
@@ -117,7 +119,7 @@ Task::Loss ClassifierTask::loss(int64_t index) {
   // Frozen features are inference's: without dropout.
   Tensor logits = model_.logits(tokens, settings_.freeze ? nullptr : &rng);
   return {head_loss(std::move(logits), target_rows(data_.targets.training, rows), data_.targets.problem,
-                    settings_.label_smoothing),
+                    settings_.label_smoothing, weights_),
           tokens.tokens.numel()};
 }
 

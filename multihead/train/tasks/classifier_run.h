@@ -79,6 +79,7 @@ class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, Lab
  private:
   const ClassifierData& data_;
   std::string init_;
+  Tensor weights_;        // of labels; undefined: all the same
   int64_t known_labels_;  // of a head in the folder that is not used
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "multihead/autograd/recompute.h"
@@ -15,11 +16,14 @@
 #include "multihead/ops/shape.h"
 #include "multihead/train/data/rows.h"
 #include "multihead/train/data/windows.h"
+#include "multihead/train/scores.h"
 
 namespace multihead::train {
 namespace {
 
 using embed::SentenceEncoder;
+
+constexpr float kFar = -1e4F;  // exp() of it is 0
 
 // Equal texts have equal numbers.
 std::vector<int64_t> numbers_of(const Encodings& texts, const std::vector<int64_t>& rows) {
@@ -31,18 +35,26 @@ std::vector<int64_t> numbers_of(const Encodings& texts, const std::vector<int64_
   return numbers;
 }
 
-// The bias of the scores that hides a query's other documents in this batch.
+// The bias of the scores that hides a query's other documents in this batch, and what belongs to it among the
+// negatives, which stand behind the documents.
 Tensor penalties(const TextPairs& pairs, const std::vector<int64_t>& rows) {
-  constexpr float kFar = -1e4F;  // exp() of it is 0
-  const std::vector<int64_t> queries = numbers_of(pairs.queries, rows),
-                             documents = numbers_of(pairs.documents, rows);
+  const std::vector<int64_t> queries = numbers_of(pairs.queries, rows);
+  Encodings candidates;
+  for (const Encodings* texts : {&pairs.documents, &pairs.negatives}) {
+    for (const int64_t row : rows) {
+      if (!texts->empty()) candidates.push_back((*texts)[static_cast<size_t>(row)]);
+    }
+  }
+  std::vector<int64_t> all(candidates.size());
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<int64_t> documents = numbers_of(candidates, all);
   std::set<std::pair<int64_t, int64_t>> answers;
-  const size_t count = rows.size();
+  const size_t count = rows.size(), width = candidates.size();
   for (size_t i = 0; i < count; ++i) answers.emplace(queries[i], documents[i]);
-  Tensor out = Tensor::zeros({std::ssize(rows), std::ssize(rows)});
+  Tensor out = Tensor::zeros({std::ssize(rows), std::ssize(candidates)});
   for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < count; ++j) {
-      if (i != j && answers.contains({queries[i], documents[j]})) out.data<float>()[i * count + j] = kFar;
+    for (size_t j = 0; j < width; ++j) {
+      if (i != j && answers.contains({queries[i], documents[j]})) out.data<float>()[i * width + j] = kFar;
     }
   }
   return out;
@@ -64,6 +76,31 @@ double share_found(const std::vector<std::vector<embed::Match>>& found, size_t m
   return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(found.size(), 1));
 }
 
+void compare_with_scores(const Tensor& queries, const Tensor& documents, const std::vector<float>& scores,
+                         const std::vector<int64_t>& rows, RetrievalScore& found) {
+  found.has_scores = true;
+  if (rows.size() < 2) return;
+  const std::vector<double> cosines = sum(mul(queries, documents), 1).to_vector<double>();
+  std::vector<double> truth;
+  for (const int64_t row : rows) truth.push_back(scores[static_cast<size_t>(row)]);
+  found.pearson = pearson(cosines, truth), found.spearman = spearman(cosines, truth);
+}
+
+std::vector<int64_t> sizes_of(const EmbedderSettings& s, int64_t dim) {
+  std::vector<int64_t> sizes = matryoshka_sizes(s);
+  for (const int64_t size : sizes) {
+    MH_CHECK(size < dim, ValueError, "train: the sizes of --matryoshka must be less than the ", dim,
+             " columns of a vector, got ", size);
+  }
+  return sizes;
+}
+
+// The first columns, to length 1.
+Tensor first_columns(const Tensor& vectors, int64_t size) {
+  if (!vectors.defined()) return {};
+  return embed::normalized_rows(contiguous(slice(vectors, 1, 0, size)));
+}
+
 void check_pairs(int64_t pairs, const EmbedderSettings& settings) {
   MH_CHECK(pairs >= settings.batch, ValueError, "train: there are ", pairs, " pairs, fewer than the ",
            settings.batch, " of a batch (--batch x --accumulate)");
@@ -71,7 +108,7 @@ void check_pairs(int64_t pairs, const EmbedderSettings& settings) {
 
 }  // namespace
 
-TextPairs encode_text_pairs(const SentenceEncoder& encoder, const text::ParallelText& texts, int64_t length) {
+TextPairs encode_text_pairs(const SentenceEncoder& encoder, const text::JudgedPairs& texts, int64_t length) {
   const int64_t limit = std::min(length, encoder.max_length());
   const auto encode = [&](const std::vector<std::string>& all) {
     Encodings encodings(all.size());
@@ -80,7 +117,10 @@ TextPairs encode_text_pairs(const SentenceEncoder& encoder, const text::Parallel
     });
     return encodings;
   };
-  return {encode(texts.source), encode(texts.target)};
+  return {encode(texts.queries),
+          encode(texts.documents),
+          encode(texts.negatives),
+          {texts.scores.begin(), texts.scores.end()}};
 }
 
 EmbedderTask::EmbedderTask(const EmbedderSettings& settings, SentenceEncoder encoder,
@@ -89,7 +129,8 @@ EmbedderTask::EmbedderTask(const EmbedderSettings& settings, SentenceEncoder enc
           settings, [&](const EmbedderSettings&, std::vector<std::string>&) { return std::move(encoder); },
           data_id("pairs", data.checksum, encoder.tokenizer()), settings.eval_pairs),
       data_(data),
-      init_(init) {
+      init_(init),
+      sizes_(sizes_of(settings, model_.dim())) {
   check_pairs(std::ssize(data.training.queries), settings);
 }
 
@@ -122,26 +163,70 @@ Tensor EmbedderTask::vectors_of(const Encodings& texts, const std::vector<int64_
   return parts.size() == 1 ? parts[0] : concat(parts, 0);
 }
 
-Tensor EmbedderTask::loss_of(const TextPairs& pairs, const std::vector<int64_t>& rows, const Tensor& queries,
-                             const Tensor& documents) const {
+EmbedderTask::Vectors EmbedderTask::batch_vectors(const TextPairs& pairs, const std::vector<int64_t>& rows,
+                                                  const Rng* rng) const {
+  const auto compute = [&](const Encodings& texts, uint64_t part) -> Tensor {
+    if (texts.empty()) return {};
+    if (rng == nullptr) return vectors_of(texts, rows, nullptr);
+    const Rng own(rng->seed(), rng->drawn() + (part << 18));
+    return vectors_of(texts, rows, &own);
+  };
+  return {compute(pairs.queries, 0), compute(pairs.documents, 2), compute(pairs.negatives, 3)};
+}
+
+Tensor EmbedderTask::choice_loss(const TextPairs& pairs, const std::vector<int64_t>& rows,
+                                 const Vectors& vectors) const {
+  const Tensor candidates =
+      vectors.negatives.defined() ? concat({vectors.documents, vectors.negatives}, 0) : vectors.documents;
   const Tensor scores =
-      add(scale(linear(queries, documents), 1 / settings_.temperature), penalties(pairs, rows));
+      add(scale(linear(vectors.queries, candidates), 1 / settings_.temperature), penalties(pairs, rows));
   const Tensor own = places(std::ssize(rows)), forward = cross_entropy(scores, own);
   if (!settings_.symmetric) return forward;
-  return scale(add(forward, cross_entropy(contiguous(transpose(scores, 0, 1)), own)), 0.5);
+  const Tensor back = slice(scores, 1, 0, std::ssize(rows));
+  return scale(add(forward, cross_entropy(contiguous(transpose(back, 0, 1)), own)), 0.5);
+}
+
+Tensor EmbedderTask::order_loss(const TextPairs& pairs, const std::vector<int64_t>& rows,
+                                const Vectors& vectors) const {
+  const int64_t count = std::ssize(rows);
+  const Tensor cosines = scale(sum(mul(vectors.queries, vectors.documents), 1), 1 / settings_.temperature);
+  Tensor hidden = Tensor::empty({count, count});
+  for (int64_t i = 0; i < count * count; ++i) {
+    const auto score = [&](int64_t at) {
+      return pairs.scores[static_cast<size_t>(rows[static_cast<size_t>(at)])];
+    };
+    hidden.data<float>()[i] = score(i / count) < score(i % count) ? 0 : kFar;
+  }
+  const Tensor differences = add(sub(reshape(cosines, {count, 1}), reshape(cosines, {1, count})), hidden);
+  const Tensor terms = concat({Tensor::zeros({1, 1}), reshape(differences, {1, count * count})}, 1);
+  return cross_entropy(terms, Tensor::of<int64_t>({1}, {0}));
+}
+
+Tensor EmbedderTask::loss_of(const TextPairs& pairs, const std::vector<int64_t>& rows,
+                             const Vectors& vectors) const {
+  const auto one = [&](const Vectors& own) {
+    return pairs.scores.empty() ? choice_loss(pairs, rows, own) : order_loss(pairs, rows, own);
+  };
+  Tensor loss = one(vectors);
+  for (const int64_t size : sizes_) {
+    loss = add(loss, one({first_columns(vectors.queries, size), first_columns(vectors.documents, size),
+                          first_columns(vectors.negatives, size)}));
+  }
+  return loss;
 }
 
 Task::Loss EmbedderTask::loss(int64_t index) {
   const std::vector<int64_t> rows = rows_of(index);
-  const Rng rng = dropout_rng(settings_, index), other(rng.seed(), rng.drawn() + (uint64_t{1} << 19));
-  const Tensor queries = vectors_of(data_.training.queries, rows, &rng),
-               documents = vectors_of(data_.training.documents, rows, &other);
+  const Rng rng = dropout_rng(settings_, index);
+  const TextPairs& pairs = data_.training;
+  const Vectors vectors = batch_vectors(pairs, rows, &rng);
   int64_t tokens = 0;
-  for (const int64_t row : rows) {
-    tokens += std::ssize(data_.training.queries[static_cast<size_t>(row)].ids) +
-              std::ssize(data_.training.documents[static_cast<size_t>(row)].ids);
+  for (const Encodings* texts : {&pairs.queries, &pairs.documents, &pairs.negatives}) {
+    for (const int64_t row : rows) {
+      if (!texts->empty()) tokens += std::ssize((*texts)[static_cast<size_t>(row)].ids);
+    }
   }
-  return {loss_of(data_.training, rows, queries, documents), tokens};
+  return {loss_of(pairs, rows, vectors), tokens};
 }
 
 int64_t EmbedderTask::targets(int64_t) const { return settings_.batch; }
@@ -153,12 +238,10 @@ std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& s
   // A batch's numbers: its loss, then the vectors of its queries, then those of its documents.
   const int64_t dim = model_.dim(), half = settings_.batch * dim, width = 1 + 2 * half;
   const auto measure = [&](const std::vector<int64_t>& rows, std::span<double> numbers) {
-    const Tensor queries = vectors_of(data_.validation.queries, rows, nullptr),
-                 documents = vectors_of(data_.validation.documents, rows, nullptr);
-    numbers[0] =
-        loss_of(data_.validation, rows, queries, documents).item() * static_cast<double>(rows.size());
-    std::copy_n(queries.data<float>(), queries.numel(), numbers.begin() + 1);
-    std::copy_n(documents.data<float>(), documents.numel(), numbers.begin() + 1 + half);
+    const Vectors vectors = batch_vectors(data_.validation, rows, nullptr);
+    numbers[0] = loss_of(data_.validation, rows, vectors).item() * static_cast<double>(rows.size());
+    std::copy_n(vectors.queries.data<float>(), vectors.queries.numel(), numbers.begin() + 1);
+    std::copy_n(vectors.documents.data<float>(), vectors.documents.numel(), numbers.begin() + 1 + half);
   };
   const std::vector<double> numbers = measure_rows(sharing, all, settings_.batch, width, measure);
   const Tensor queries = Tensor::empty({std::ssize(all), dim}), documents = empty_like(queries);
@@ -171,6 +254,10 @@ std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& s
     std::copy_n(batch + 1 + half + at, dim, documents.data<float>() + i * dim);
   }
   if (!std::isfinite(score.nats)) return score;  // NaN has no place in an order; the loss tells of it
+  if (!data_.validation.scores.empty()) {
+    compare_with_scores(queries, documents, data_.validation.scores, all, score);
+    return score;
+  }
   const std::vector<std::vector<embed::Match>> found = embed::nearest(queries, documents, 10);
   score.recall_at_1 = share_found(found, 1);
   score.recall_at_10 = share_found(found, 10);
@@ -194,15 +281,22 @@ EmbedderRun EmbedderTask::computed(EmbedderRun run) {
 }
 
 EmbedderTask::Data EmbedderTask::read(const Run& run) {
-  const auto [training, validation] = read_files(run, text::read_pairs);
-  check_pairs(std::ssize(training.source), run.settings);
+  const auto [training, validation] = read_files(run, text::read_judged);
+  check_pairs(std::ssize(training.queries), run.settings);
+  MH_CHECK(validation.queries.empty() || validation.scores.empty() == training.scores.empty(), FormatError,
+           "train: only the ", training.scores.empty() ? "validation" : "training", " data has scores");
+  MH_CHECK(training.scores.empty() || !run.settings.symmetric, ValueError,
+           "train: --symmetric has no effect on pairs with scores");
   SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
+  sizes_of(run.settings, encoder.dim());
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
   const int64_t length = length_of(run.settings);
+  std::vector<std::string> scores;
+  for (const double score : training.scores) scores.push_back(concat(score));
   EmbedderData pairs = {
       encode_text_pairs(encoder, training, length), encode_text_pairs(encoder, validation, length),
-      checksum_of_columns({training.source, training.target}),
-      text::shared_rows({training.source, training.target}, {validation.source, validation.target})};
+      checksum_of_columns({training.queries, training.documents, training.negatives, scores}),
+      text::shared_rows({training.queries, training.documents}, {validation.queries, validation.documents})};
   return {std::move(encoder), std::move(pairs)};
 }
 
@@ -220,10 +314,16 @@ const Kind& EmbedderTask::kind() {
             "query TAB document on every line; the other documents of a batch are negatives"},
            {"multihead train embedder --init bert --data train.tsv --out model --batch 512 --chunk 32",
             "large batches in the memory of small ones (gradient caching)"},
+           {"multihead train embedder --init all-MiniLM-L6-v2 --data triplets.tsv --out model --matryoshka "
+            "256,128,64",
+            "a third column is a wrong document, or a number, the pair's score; vectors that can be cut"},
            {"multihead train embedder --data train.tsv --out model --resume", "continue an interrupted run"},
            {"multihead embed model --data texts.txt --out vectors.npy", "use it"}},
       .unit = "query",
-      .data = "training pairs: query and document, as TSV, CSV or JSON Lines",
+      .data =
+          "training pairs: query and document, with a negative document or a score or neither, as TSV, CSV "
+          "or "
+          "JSON Lines",
       .valid = "validation pairs; without them there is no evaluation",
       .has_columns = true,
       .make = TaskRun<EmbedderTask>::make};
@@ -240,10 +340,16 @@ void start_from(EmbedderSettings& settings, const std::string& init) {
 EmbedderSummary train_embedder(const EmbedderRun& run) { return train_task<EmbedderTask>(run); }
 
 Json to_json(const RetrievalScore& score) {
-  return Json::object({{"loss", number_or_null(score.loss())},
-                       {"recall_at_1", score.recall_at_1},
-                       {"recall_at_10", score.recall_at_10},
-                       {"pairs", score.pairs}});
+  Json json = Json::object({{"loss", number_or_null(score.loss())}});
+  if (score.has_scores) {
+    json["pearson"] = number_or_null(score.pearson);
+    json["spearman"] = number_or_null(score.spearman);
+  } else {
+    json["recall_at_1"] = score.recall_at_1;
+    json["recall_at_10"] = score.recall_at_10;
+  }
+  json["pairs"] = score.pairs;
+  return json;
 }
 
 }  // namespace multihead::train

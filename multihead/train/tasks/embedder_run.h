@@ -1,22 +1,24 @@
-// A complete embedder run: pairs of texts that belong together, in-batch negatives.
+// A complete embedder run: texts that belong together, in-batch negatives, or pairs with scores.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "multihead/embed/sentence_encoder.h"
-#include "multihead/text/corpus/corpus.h"
+#include "multihead/text/corpus/judged.h"
 #include "multihead/train/tasks/encoder_parts.h"
 #include "multihead/train/tasks/model_task.h"
 
 namespace multihead::train {
 
-/// Queries and their documents as tokens: queries[i] belongs to documents[i].
+/// text::JudgedPairs as tokens.
 struct TextPairs {
-  Encodings queries, documents;
+  Encodings queries, documents, negatives = {};
+  std::vector<float> scores = {};
 };
-TextPairs encode_text_pairs(const embed::SentenceEncoder& encoder, const text::ParallelText& texts,
+TextPairs encode_text_pairs(const embed::SentenceEncoder& encoder, const text::JudgedPairs& texts,
                             int64_t length);
 
 struct EmbedderData {
@@ -25,11 +27,13 @@ struct EmbedderData {
   std::string shared = {};  ///< a warning of pairs on both sides of the split
 };
 
-/// How well documents are found.
+/// How well documents are found, or scores are met.
 struct RetrievalScore {
   double nats = 0;  ///< in batches as in training
   int64_t pairs = 0;
   double recall_at_1 = 0, recall_at_10 = 0;  ///< among all these documents
+  bool has_scores = false;                   ///< then cosines are compared with them:
+  double pearson = std::numeric_limits<double>::quiet_NaN(), spearman = pearson;
   double loss() const { return nats / static_cast<double>(pairs); }
 };
 Json to_json(const RetrievalScore& score);
@@ -46,9 +50,15 @@ struct EmbedderSummary : ScoredSummary<RetrievalScore> {
 ///
 ///   loss = cross_entropy(cos(query i, document j) / temperature, i)
 ///
-/// Documents that belong to an equal query, and those equal to them, are no alternatives to its own.
+/// Documents that belong to an equal query, and those equal to them, are no alternatives to its own. Negatives of
+/// the data are further documents, of all queries of the batch. Of pairs with scores the order is learned: with
+/// c = cos(query, document) / temperature of each pair,
 ///
-/// Source    van den Oord et al. 2018 (InfoNCE); Henderson et al. 2017 (in-batch negatives). `chunk` texts
+///   loss = log(1 + sum of exp(c i - c j) over the pairs i whose score is less than that of pair j)
+///
+/// With Matryoshka sizes the loss is the sum of those of all columns and of the first columns, as many as each says.
+///
+/// Source    Su 2022 (CoSENT); Kusupati et al. 2022, arXiv:2205.13147 (Matryoshka); van den Oord et al. 2018 (InfoNCE); Henderson et al. 2017 (in-batch negatives). `chunk` texts
 ///           are computed at a time and again in the backward: Gao et al. 2021, arXiv:2101.06983 (gradient
 ///           caching)
 class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, RetrievalScore> {
@@ -71,7 +81,7 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
     return std::ssize(data.pairs.training.queries) / s.batch;
   }
   static EmbedderTask make(const Run& run, Data& data) {
-    return {run.settings, std::move(data.encoder), data.pairs, run.init};
+    return {run.settings, data.encoder, data.pairs, run.init};
   }
 
   Loss loss(int64_t index) override;
@@ -84,16 +94,23 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   void describe(EmbedderSummary& summary) const { summary.pairs = std::ssize(data_.training.queries); }
 
  private:
+  /// The vectors of a batch.
+  struct Vectors {
+    Tensor queries, documents, negatives;  // the last undefined without any
+  };
   std::vector<int64_t> rows_of(int64_t index) const;
+  Vectors batch_vectors(const TextPairs& pairs, const std::vector<int64_t>& rows, const Rng* rng) const;
   Tensor vectors_of(const Encodings& texts, const std::vector<int64_t>& rows, const Rng* rng) const;
-  Tensor loss_of(const TextPairs& pairs, const std::vector<int64_t>& rows, const Tensor& queries,
-                 const Tensor& documents) const;
+  Tensor loss_of(const TextPairs& pairs, const std::vector<int64_t>& rows, const Vectors& vectors) const;
+  Tensor choice_loss(const TextPairs& pairs, const std::vector<int64_t>& rows, const Vectors& vectors) const;
+  Tensor order_loss(const TextPairs& pairs, const std::vector<int64_t>& rows, const Vectors& vectors) const;
 
   const EmbedderData& data_;
   std::string init_;
+  std::vector<int64_t> sizes_;  // of Matryoshka, without all columns
 };
 
-/// `data` and `valid` are tables of queries and documents (text::read_pairs).
+/// `data` and `valid` are tables of queries and documents (text::read_judged).
 using EmbedderRun = RunOf<EmbedderSettings>;
 /// See train_task(). The result is a folder of sentence-transformers.
 EmbedderSummary train_embedder(const EmbedderRun& run);

@@ -47,9 +47,9 @@ TEST_F(EmbedderRunTest, LearnsAndLeavesAFolderOfSentenceTransformers) {
   EXPECT_LT(summary.validation->loss(), summary.progress.first_loss - 0.3);
   EXPECT_GT(summary.validation->recall_at_10, summary.validation->recall_at_1);
   const auto encoder = embed::SentenceEncoder::load(path("a"));
-  const text::ParallelText valid = text::read_pairs(root_ / "valid.tsv");
-  const auto found = embed::nearest(encoder.encode(valid.source, {.normalize = true}),
-                                    encoder.encode(valid.target, {.normalize = true}), 1);
+  const text::JudgedPairs valid = text::read_judged(root_ / "valid.tsv");
+  const auto found = embed::nearest(encoder.encode(valid.queries, {.normalize = true}),
+                                    encoder.encode(valid.documents, {.normalize = true}), 1);
   double hits = 0;
   for (size_t i = 0; i < found.size(); ++i) hits += found[i][0].row == static_cast<int64_t>(i) ? 1 : 0;
   EXPECT_NEAR(hits / 60, summary.validation->recall_at_1, 0.04);
@@ -79,7 +79,7 @@ std::map<std::string, Tensor> gradients(EmbedderTask& task, int64_t index) {
 
 TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
   const auto encoder = embed::SentenceEncoder::load(path("bert"), std::nullopt);
-  const text::ParallelText texts = text::read_pairs(root_ / "train.tsv");
+  const text::JudgedPairs texts = text::read_judged(root_ / "train.tsv");
   const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
   EmbedderSettings s = run("").settings;
   const auto of = [&](int64_t chunk) {
@@ -101,7 +101,7 @@ TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
 
 TEST_F(EmbedderRunTest, EqualTextsAreNoAlternatives) {
   const embed::SentenceEncoder encoder = without_dropout();
-  const text::ParallelText texts = {{"the cat", "the dog", "the cat"}, {"a mat", "a mat", "red sun"}};
+  const text::JudgedPairs texts = {{"the cat", "the dog", "the cat"}, {"a mat", "a mat", "red sun"}};
   const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
   EmbedderSettings s = run("").settings;
   s.batch = 3, s.chunk = 2;
@@ -116,6 +116,62 @@ TEST_F(EmbedderRunTest, EqualTextsAreNoAlternatives) {
   };
   const double dog = std::log1p(std::exp(cosine(1, 3) - cosine(1, 2)));
   EXPECT_NEAR(task.loss(0).value.item(), dog / 3, 1e-5);
+}
+
+TEST_F(EmbedderRunTest, LossesAreThoseOfTheirFormulas) {
+  const embed::SentenceEncoder encoder = without_dropout();
+  const Tensor q = encoder.encode(std::vector<std::string>{"the cat", "the dog"}),
+               d = encoder.encode(std::vector<std::string>{"a mat", "red sun"}),
+               n = encoder.encode(std::vector<std::string>{"green", "a mat"});
+  EmbedderSettings s = run("").settings;
+  s.batch = 2, s.chunk = 0;
+  const auto cosine = [&](const Tensor& a, int64_t i, const Tensor& b, int64_t j, int64_t size) {
+    double sum = 0, x = 0, y = 0;
+    for (int64_t k = 0; k < size; ++k) {
+      const double u = a.data<float>()[i * 20 + k], v = b.data<float>()[j * 20 + k];
+      sum += u * v, x += u * u, y += v * v;
+    }
+    return std::exp(sum / std::sqrt(x * y) / s.temperature);
+  };
+  const auto loss_of = [&](const text::JudgedPairs& texts) {
+    const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
+    EmbedderTask task(s, encoder, data, path("bert"));
+    return task.loss(0).value.item();
+  };
+  // "a mat" is the first query's answer, so that it is no negative of its own; of the dog it is one, once as a
+  // document and once as a negative.
+  const auto choice = [&](int64_t size) {
+    const auto at = [&](int64_t i, const Tensor& b, int64_t j) { return cosine(q, i, b, j, size); };
+    const double cat = at(0, d, 0), dog = at(1, d, 1);
+    return (std::log((cat + at(0, d, 1) + at(0, n, 0)) / cat) +
+            std::log((dog + at(1, d, 0) + at(1, n, 0) + at(1, n, 1)) / dog)) /
+           2;
+  };
+  const text::JudgedPairs triplets = {{"the cat", "the dog"}, {"a mat", "red sun"}, {"green", "a mat"}};
+  EXPECT_NEAR(loss_of(triplets), choice(20), 1e-5);
+  s.matryoshka = "8,3";
+  EXPECT_NEAR(loss_of(triplets), choice(20) + choice(8) + choice(3), 2e-5);
+  s.matryoshka = "";
+  const text::JudgedPairs scored = {{"the cat", "the dog"}, {"a mat", "red sun"}, {}, {0.9, 0.1}};
+  EXPECT_NEAR(loss_of(scored), std::log1p(cosine(q, 1, d, 1, 20) / cosine(q, 0, d, 0, 20)), 1e-5);
+}
+
+TEST_F(EmbedderRunTest, ScoresOfPairsAreLearned) {
+  std::string train;
+  for (uint64_t i = 0; i < 40; ++i)
+    train += sentence(i, i % 2 * 5) + "\t" + sentence(i + 50, i % 3 * 5) + "\t" +
+             (i % 2 * 5 == i % 3 * 5 ? "1" : "0.25") + "\n";
+  write("train.tsv", train), write("valid.tsv", train);
+  EmbedderRun r = run("a");
+  const EmbedderSummary summary = train_embedder(r);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
+  EXPECT_GT(summary.validation->spearman, 0.3);
+  EXPECT_NE(bytes("a/metrics.jsonl").find("\"eval/spearman\":"), std::string::npos);
+  r.settings.matryoshka = "20", r.overwrite = true;
+  expect_error<ValueError>([&] { train_embedder(r); },
+                           "must be less than the 20 columns of a vector, got 20");
+  r.settings.matryoshka = "", r.settings.symmetric = true;
+  expect_error<ValueError>([&] { train_embedder(r); }, "--symmetric has no effect on pairs with scores");
 }
 
 TEST_F(EmbedderRunTest, AnotherRunTakesThePlaceOfItsOwnFilesOnly) {

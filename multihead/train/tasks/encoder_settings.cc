@@ -59,6 +59,7 @@ std::vector<Field> fields(ClassifierSettings& s) {
        &s.head_c, 0, true});
   list.push_back({"regression", "labels are numbers", &s.regression});
   list.push_back({"multi-label", "a text may have several labels: a,b or a JSON list", &s.multi_label});
+  list.push_back({"balanced", "rare labels count for more: each for as much as the others", &s.balanced});
   list.push_back({"labels-as-names", "labels such as 1.5 are names of classes", &s.labels_as_names, 0, true});
   list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
   add_training_fields(list, s);
@@ -78,6 +79,8 @@ void check(const ClassifierSettings& settings) {
            "train: give --regression or --multi-label, not both");
   MH_CHECK(problem_of(s) == models::ProblemType::single_label || s.label_smoothing == 0, ValueError,
            "train: --label-smoothing is for texts with one label each, got ", s.label_smoothing);
+  MH_CHECK(!s.balanced || (problem_of(s) == models::ProblemType::single_label && s.label_smoothing == 0),
+           ValueError, "train: --balanced is for texts with one label each, without --label-smoothing");
   MH_CHECK(!s.regression || !s.labels_as_names, ValueError,
            "train: give --regression or --labels-as-names, not both");
   MH_CHECK(s.head_c >= 0 && std::isfinite(s.head_c), ValueError,
@@ -142,10 +145,26 @@ std::vector<Field> fields(EmbedderSettings& s) {
       {"chunk",
        "texts whose activations are kept at a time: smaller saves memory, costs time (0: the whole batch)",
        &s.chunk, 0});
+  list.push_back({"matryoshka",
+                  "also train the first columns of vectors, as many as these numbers say: 256,128,64",
+                  &s.matryoshka});
   list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;
+}
+
+std::vector<int64_t> matryoshka_sizes(const EmbedderSettings& settings) {
+  std::vector<int64_t> sizes;
+  const std::string& list = settings.matryoshka;
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    sizes.push_back(parse_integer("--matryoshka", list.substr(begin, end - begin)));
+    MH_CHECK(sizes.back() > 0, ValueError, "train: --matryoshka: a size must be positive, got ",
+             sizes.back());
+    begin = end + 1;
+  }
+  return sizes;
 }
 
 void check(const EmbedderSettings& settings) {
@@ -155,6 +174,7 @@ void check(const EmbedderSettings& settings) {
            "train: --batch must be at least 2: the other documents of a batch are a query's negatives");
   MH_CHECK(s.temperature > 0 && s.temperature < 1e6, ValueError,
            "train: --temperature must be positive, got ", s.temperature);
+  matryoshka_sizes(s);
   MH_CHECK(s.label_smoothing == 0, ValueError, "train: an embedder does not support --label-smoothing, got ",
            s.label_smoothing);
 }

@@ -24,6 +24,7 @@ struct ClassifierSettings : EncoderSettings {
   bool multi_label = false;      ///< a text has any number of labels
   bool head_only = false;        ///< linear regression on the folder's own vectors, see train_head()
   double head_c = 0;             ///< of head_only, see LinearHeadOptions::c; 0: by cross-validation
+  bool balanced = false;         ///< labels count for as much as each other, however many texts have them
   bool labels_as_names = false;  ///< labels that are numbers with a fraction are names
   int64_t eval_texts = 0;  ///< validation texts per evaluation, evenly spread; 0: all. The last takes all
 };
@@ -34,13 +35,16 @@ models::ProblemType problem_of(const ClassifierSettings& settings);
 void check(const ClassifierSettings& settings);
 
 struct EmbedderSettings : EncoderSettings {
-  double temperature = 0.05;  ///< cosines are divided by it
-  bool symmetric = false;     ///< also rank queries for each document
-  int64_t chunk = 64;         ///< texts whose activations are held at a time; 0: all of a batch
+  double temperature = 0.05;    ///< cosines are divided by it
+  bool symmetric = false;       ///< also rank queries for each document
+  int64_t chunk = 64;           ///< texts whose activations are held at a time; 0: all of a batch
+  std::string matryoshka = {};  ///< numbers of first columns that are vectors, too, between commas
   int64_t eval_pairs = 1000;  ///< validation pairs per evaluation, evenly spread; 0: all. The last takes all
 };
 
 std::vector<Field> fields(EmbedderSettings& settings);
+/// Throws ValueError for what are no sizes.
+std::vector<int64_t> matryoshka_sizes(const EmbedderSettings& settings);
 void check(const EmbedderSettings& settings);
 
 struct MaskedLmSettings : EncoderSettings {

@@ -12,6 +12,7 @@
 #include "multihead/ops/linear.h"
 #include "multihead/train/data/rows.h"
 #include "multihead/train/linear_head.h"
+#include "multihead/train/model_card.h"
 #include "multihead/train/parallel/sharing.h"
 
 namespace multihead::train {
@@ -35,8 +36,8 @@ void tell(const ClassifierRun& run, const std::string& note) {
 
 // What the other runs of classifiers use is refused where it was given.
 void check_given(const ClassifierRun& run) {
-  constexpr std::string_view kUsed[] = {"head-only",  "head-c",          "regression", "multi-label",
-                                        "max-length", "labels-as-names", "seed"};
+  constexpr std::string_view kUsed[] = {"head-only",  "head-c",   "regression",      "multi-label",
+                                        "max-length", "balanced", "labels-as-names", "seed"};
   ClassifierSettings settings = run.settings;
   for (std::string name : run.given) {
     std::ranges::replace(name, '_', '-');
@@ -158,7 +159,7 @@ void begin(const ClassifierRun& run, RunFolder& folder, SentenceEncoder encoder,
 double c_of(const ClassifierRun& run, const Tensor& vectors, const Targets& targets) {
   if (run.settings.head_c > 0) return run.settings.head_c;
   const ChosenC chosen = choose_c(vectors, targets.training, std::ssize(targets.names), targets.problem,
-                                  run.settings.seed, run.should_stop);
+                                  run.settings.seed, run.should_stop, run.settings.balanced);
   std::string tried;
   for (const auto& [c, loss] : chosen.losses) tried += concat(tried.empty() ? "" : ", ", c, ": ", loss);
   if (!tried.empty()) tell(run, concat("C = ", chosen.c, ", by the loss in cross-validation: ", tried));
@@ -197,8 +198,9 @@ ClassifierSummary train_head(const ClassifierRun& run) {
   if (is_stopping(run)) return summary;
   const double c = c_of(run, vectors, data.targets);
   if (is_stopping(run)) return summary;
-  const LinearHead head = fit_linear_head(vectors, data.targets.training, labels, data.targets.problem,
-                                          {.c = c, .should_stop = run.should_stop});
+  const LinearHead head =
+      fit_linear_head(vectors, data.targets.training, labels, data.targets.problem,
+                      {.c = c, .balanced = run.settings.balanced, .should_stop = run.should_stop});
   if (is_stopping(run)) return summary;
   tell(run, concat("linear head on vectors of ", vectors.size(1), ", C = ", c, ": training loss ", head.loss,
                    " after ", head.steps, " steps", head.converged ? "" : ", not quite at the minimum"));
@@ -211,6 +213,8 @@ ClassifierSummary train_head(const ClassifierRun& run) {
   if (folder == nullptr) return summary;
   io::CheckpointContents contents;
   save(run, encoder, data.targets, contents);
+  ClassifierSettings settings = run.settings;
+  contents.files[kCardFile] = model_card(ClassifierTask::kind(), run, fields(settings), to_json(summary));
   write_module_folders(encoder, *folder);
   folder->publish(contents);
   folder->write_summary(to_json(summary));

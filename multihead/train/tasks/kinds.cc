@@ -7,13 +7,16 @@
 #include "multihead/train/tasks/embedder_run.h"
 #include "multihead/train/tasks/language_model_run.h"
 #include "multihead/train/tasks/masked_lm_run.h"
+#include "multihead/train/tasks/reranker_run.h"
 #include "multihead/train/tasks/seq2seq_run.h"
+#include "multihead/train/tasks/tagger_run.h"
 
 namespace multihead::train {
 
 std::span<const Kind* const> kinds() {
-  static const std::array list = {&LanguageModelTask::kind(), &Seq2SeqTask::kind(), &ClassifierTask::kind(),
-                                  &EmbedderTask::kind(), &MaskedLmTask::kind()};
+  static const std::array list = {&LanguageModelTask::kind(), &Seq2SeqTask::kind(),  &ClassifierTask::kind(),
+                                  &TaggerTask::kind(),        &EmbedderTask::kind(), &RerankerTask::kind(),
+                                  &MaskedLmTask::kind()};
   return list;
 }
 

@@ -1,14 +1,17 @@
 // A kind of training from its request to the trained model: all but its data, its loss and its score.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "multihead/io/safetensors.h"
 #include "multihead/train/lora.h"
+#include "multihead/train/model_card.h"
 #include "multihead/train/tasks/kind.h"
 
 namespace multihead::train {
@@ -164,7 +167,9 @@ typename T::Summary run_to_end(T& task, Outer& outer, const typename T::Run& run
   }
   if (summary.ending == Ending::interrupted || !run.leads()) return summary;
   io::CheckpointContents model;
+  auto settings = run.settings;
   outer.save(model);
+  model.files[kCardFile] = model_card(T::kind(), run, fields(settings), to_json(summary));
   folder->publish(model);
   folder->write_summary(to_json(summary));
   return summary;
@@ -184,16 +189,38 @@ inline void read_config(models::EncoderConfig& config, const Json& json, const s
 
 namespace detail {
 
+/// Chooses the steps of a run that begins by the time that one of them takes, measured by the leader. Returns what
+/// there is to say.
+template <class T, class Data>
+std::string choose_by_time(typename T::Run& run, Data& data, bool begins) {
+  TrainingSettings& s = run.settings;
+  const double seconds = seconds_of(s);
+  std::array<double, 2> spent = {};
+  if (run.leads() && seconds > 0 && begins) {
+    T probe = T::make(run, data);
+    const int64_t own = (std::max<int64_t>(s.shards, 1) + run.ranks() - 1) / run.ranks() * s.accumulate;
+    spent = time_of(probe, dtype_of_products(s.precision));
+    spent[0] *= static_cast<double>(own), spent[1] /= run.ranks();
+  }
+  if (run.group != nullptr) run.group->broadcast(0, std::as_writable_bytes(std::span(spent)));
+  if (spent[0] == 0) return "";
+  choose_steps(s, seconds, spent[0], spent[1]);
+  return concat("--time ", s.time, " has room for ", s.steps, " steps of ", spent[0],
+                " s and evaluations of ", spent[1], " s");
+}
+
 /// Chooses what depends on the data, in `run` and as the user is to see it.
 template <class T, class Data>
-void choose(typename T::Run& run, typename T::Run& given, const Data& data) {
+std::string choose(typename T::Run& run, typename T::Run& given, Data& data, bool begins) {
   TrainingSettings& s = run.settings;
   const double micro_batches = static_cast<double>(s.accumulate * std::max<int64_t>(s.shards, 1));
   choose_rate(s, run.settings.model.embed_dim, T::kRate);
+  const std::string note = choose_by_time<T>(run, data, begins);
   choose_length(s, static_cast<double>(T::pass(run.settings, data)) / micro_batches);
   TrainingSettings& shown = given.settings;
   shown.steps = s.steps, shown.epochs = s.epochs, shown.lr = s.lr;
   shown.warmup_steps = s.warmup_steps, shown.eval_every = s.eval_every;
+  return note;
 }
 
 }  // namespace detail
@@ -212,7 +239,7 @@ typename T::Summary train_task(const typename T::Run& request) {
   auto read = T::read(run);
   const std::unique_ptr<RunFolder> folder = folder_of(run);
   auto data = T::prepare(run, folder.get(), std::move(read));
-  detail::choose<T>(run, given, data);
+  const std::string timed = detail::choose<T>(run, given, data, folder == nullptr || !folder->checkpoint());
   T task = T::make(run, data);
   auto& network = detail::network_of(task.model());
   check_training_memory(run.settings, nn::parameter_count(network), run.ranks());
@@ -223,6 +250,7 @@ typename T::Summary train_task(const typename T::Run& request) {
   }
   for (Observer* observer : run.leads() ? run.observers : std::vector<Observer*>()) {
     for (const std::string& note : task.notes()) observer->on_note(note);
+    if (!timed.empty()) observer->on_note(timed);
     observer->on_note(recipe_of(run.settings));
     if (!run.init.empty() && !task.fresh().empty()) {
       observer->on_note(concat("new, with random weights: ", joined(task.fresh())));

@@ -214,7 +214,7 @@ void bind_linear_head(nb::module_& m) {
   m.def(
       "fit_linear_head",
       [](nb::handle vectors, nb::handle targets, int64_t labels, const std::string& problem, double c,
-         int64_t seed) {
+         int64_t seed, bool balanced) {
         const Tensor x = to_tensor(vectors, {"fit_linear_head", "vectors"}),
                      y = to_tensor(targets, {"fit_linear_head", "targets"});
         const auto type = value_of<models::ProblemType>(problem);
@@ -223,8 +223,9 @@ void bind_linear_head(nb::module_& m) {
         Interrupt interrupt;
         const auto should_stop = [&] { return interrupt.came(); };
         const train::LinearHead head = unlocked([&] {
-          if (c == 0) c = train::choose_c(x, y, labels, *type, seed, should_stop).c;
-          return train::fit_linear_head(x, y, labels, *type, {.c = c, .should_stop = should_stop});
+          if (c == 0) c = train::choose_c(x, y, labels, *type, seed, should_stop, balanced).c;
+          return train::fit_linear_head(x, y, labels, *type,
+                                        {.c = c, .balanced = balanced, .should_stop = should_stop});
         });
         interrupt.raise_if_any();
         nb::dict result;
@@ -233,11 +234,13 @@ void bind_linear_head(nb::module_& m) {
         return result;
       },
       "vectors"_a, "targets"_a, "labels"_a, nb::kw_only(), "problem"_a = "single_label", "c"_a = 0.0,
-      "seed"_a = 0,
+      "seed"_a = 0, "balanced"_a = false,
       "Logistic or ridge regression of vectors [n, dim], to convergence: a dict with weight [labels, dim], "
       "bias [labels],\nc, loss, steps and converged. targets: a label [n] (problem 'single_label'), 0 and 1 "
       "[n, labels] ('multi_label')\nor numbers [n, labels] ('regression'). c as in scikit-learn's "
-      "LogisticRegression; 0: the best of .01, .1, 1, 10,\n100 and 1000 in five-fold cross-validation.");
+      "LogisticRegression; 0: the best of .01, .1, 1, 10,\n100 and 1000 in five-fold cross-validation. "
+      "balanced: "
+      "labels count alike, as class_weight=\"balanced\".");
 }
 
 }  // namespace

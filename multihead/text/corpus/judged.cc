@@ -1,0 +1,55 @@
+#include "multihead/text/corpus/judged.h"
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/utf8.h"
+
+namespace multihead::text {
+namespace {
+
+// Also nan and inf, which are no scores.
+std::optional<double> number_in(const std::string& cell) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (error != std::errc() || end != cell.data() + cell.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+JudgedPairs read_judged(const std::string& path, TableFormat format) {
+  static const TableLayout layout = {
+      .columns = {{{"query", "source", "anchor", "sentence1", "text"}},
+                  {{"document", "target", "positive", "sentence2", "text_pair"}},
+                  {{"score", "similarity_score", "label"}, false},
+                  {{"negative"}, false}},
+      .headerless = {{0, 1}, {0, 1, 2}},
+      .expected = "two columns, query and document, or three, with a score or a negative document"};
+  Table table = read_table(path, layout, format);
+  if (!table.has_names && table.has(2) && !number_in(table.cells[2][0]))
+    std::swap(table.cells[2], table.cells[3]);
+  MH_CHECK(!table.has(2) || !table.has(3), FormatError, path,
+           ": the rows have a score and a negative document; a score is of one document");
+  JudgedPairs pairs;
+  for (size_t row = 0; row < table.lines.size(); ++row) {
+    const std::string where = concat(path, ": line ", table.lines[row]);
+    for (const size_t column : {0, 1, 3}) {
+      MH_CHECK(!table.has(column) || !table.cells[column][row].empty(), FormatError, where,
+               " has an empty column");
+    }
+    if (!table.has(2)) continue;
+    const std::optional<double> score = number_in(table.cells[2][row]);
+    MH_CHECK(score && std::isfinite(*score), FormatError, where, ": the score must be a number, got ",
+             quote(table.cells[2][row], 40));
+    pairs.scores.push_back(*score);
+  }
+  pairs.queries = std::move(table.cells[0]), pairs.documents = std::move(table.cells[1]);
+  pairs.negatives = std::move(table.cells[3]), pairs.lines = std::move(table.lines);
+  return pairs;
+}
+
+}  // namespace multihead::text
