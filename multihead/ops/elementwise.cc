@@ -94,6 +94,11 @@ Tensor affine(const char* who, const Tensor& input, double factor, double offset
 }
 
 Tensor sum_axis_of(const Tensor& x, const Shape& result, const kernels::AxisSum& sizes) {
+  if (x.dtype() == Dtype::bf16) {
+    const Tensor y = Tensor::empty(result, Dtype::f32);
+    kernels::sum_axis(x.data<BFloat16>(), y.data<float>(), sizes);
+    return y;
+  }
   const Tensor y = Tensor::empty(result, x.dtype());
   with_data([&](auto* from, auto* to) { kernels::sum_axis(from, to, sizes); }, x, y);
   return y;
@@ -106,15 +111,21 @@ int64_t product(const Shape& shape, int begin, int end) {
 }
 
 Tensor total(const char* who, const Tensor& input, double factor) {
-  if (is_narrow(input)) return cast(total(who, widened(input), factor), input.dtype());
-  check_real(who, "x", input);
+  if (input.dtype() == Dtype::f16) return cast(total(who, widened(input), factor), input.dtype());
+  const bool bf16 = input.dtype() == Dtype::bf16;
+  if (!bf16) check_real(who, "x", input);
   const Tensor x = dense(input);
   double value = 0;
-  with_data([&](auto* from) { value = kernels::sum(from, x.numel()); }, x);
-  return record({input}, Tensor::full({}, value * factor, x.dtype()),
-                [shape = x.shape(), factor](const Tensor& dy) -> Gradients {
-                  return {expand(Tensor::full({}, dy.item() * factor, dy.dtype()), shape)};
-                });
+  if (bf16) {
+    value = kernels::sum(x.data<BFloat16>(), x.numel());
+  } else {
+    with_data([&](auto* from) { value = kernels::sum(from, x.numel()); }, x);
+  }
+  const Tensor y = record({input}, Tensor::full({}, value * factor, bf16 ? Dtype::f32 : x.dtype()),
+                          [shape = x.shape(), factor](const Tensor& dy) -> Gradients {
+                            return {expand(Tensor::full({}, dy.item() * factor, dy.dtype()), shape)};
+                          });
+  return cast(y, input.dtype());
 }
 
 }  // namespace
@@ -206,18 +217,19 @@ Tensor mean(const Tensor& x) {
 }
 
 Tensor sum(const Tensor& input, int axis, bool keep_axis) {
-  if (is_narrow(input)) return cast(sum(widened(input), axis, keep_axis), input.dtype());
-  check_real("sum", "x", input);
+  if (input.dtype() == Dtype::f16) return cast(sum(widened(input), axis, keep_axis), input.dtype());
+  if (input.dtype() != Dtype::bf16) check_real("sum", "x", input);
   const Tensor x = dense(input);
   axis = x.shape().normalize(axis);
   Shape kept = x.shape();
   kept[axis] = 1;
   const Shape result = keep_axis ? kept : kept.erased(axis);
-  const Tensor y = sum_axis_of(
-      x, result, {product(x.shape(), 0, axis), x.size(axis), product(x.shape(), axis + 1, x.rank())});
-  return record({input}, y, [shape = x.shape(), kept](const Tensor& dy) -> Gradients {
+  Tensor y = sum_axis_of(x, result,
+                         {product(x.shape(), 0, axis), x.size(axis), product(x.shape(), axis + 1, x.rank())});
+  y = record({input}, y, [shape = x.shape(), kept](const Tensor& dy) -> Gradients {
     return {expand(reshape(dy, kept), shape)};
   });
+  return cast(y, input.dtype());
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

@@ -12,8 +12,8 @@ namespace multihead::kernels {
 
 /// Adds run(x, n) over at most kParts blocks of a multiple of kMultiple elements, kSmallest at least; the
 /// blocks in parallel, their sums in order.
-template <int64_t kParts, int64_t kSmallest, int64_t kMultiple, class Run>
-double blocked_sum(const float* x, int64_t count, Run run) {
+template <int64_t kParts, int64_t kSmallest, int64_t kMultiple, class T, class Run>
+double blocked_sum(const T* x, int64_t count, Run run) {
   const int64_t block = std::max(kSmallest, (count / kParts + kMultiple) / kMultiple * kMultiple);
   std::array<double, kParts> parts = {};
   constexpr int64_t kGrain = 1 << 15;  // elements: what takes as long as waking a thread

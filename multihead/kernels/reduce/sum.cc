@@ -16,7 +16,8 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int64_t kTileColumns = 1024;  // whose sums stay in L1
 
-float SumRun(const float* x, int64_t count) {
+template <class T>
+float SumRun(const T* x, int64_t count) {
   Pack total = Set(0);
   ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
   return Sum(total);
@@ -24,7 +25,8 @@ float SumRun(const float* x, int64_t count) {
 
 // Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64 and then altogether, because the error of a chain
 // grows with its length. Eight rows at a time go through all columns, so that memory is read in long runs.
-void SumTile(const float* x, float* y, const AxisSum& s, int64_t columns) {
+template <class T>
+void SumTile(const T* x, float* y, const AxisSum& s, int64_t columns) {
   alignas(64) float block[kTileColumns] = {};
   std::fill(y, y + columns, 0.0f);
   for (int64_t n = 0; n < s.axis;) {
@@ -41,10 +43,20 @@ void SumTile(const float* x, float* y, const AxisSum& s, int64_t columns) {
   }
 }
 
-void SumColumns(const float* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
+template <class T>
+void SumColumns(const T* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
   for (; begin < end; begin += kTileColumns) {
     SumTile(x + begin, y + begin, s, HWY_MIN(kTileColumns, end - begin));
   }
+}
+
+float SumRunOfF32(const float* x, int64_t count) { return SumRun(x, count); }
+float SumRunOfBf16(const BFloat16* x, int64_t count) { return SumRun(x, count); }
+void SumColumnsOfF32(const float* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
+  SumColumns(x, y, s, begin, end);
+}
+void SumColumnsOfBf16(const BFloat16* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
+  SumColumns(x, y, s, begin, end);
 }
 
 }  // namespace multihead::kernels::HWY_NAMESPACE
@@ -57,30 +69,21 @@ namespace {
 constexpr int64_t kGrain = 8192;  // elements
 constexpr int64_t kParts = 64;    // of the sum of an array
 
-HWY_EXPORT(SumRun);
-HWY_EXPORT(SumColumns);
+HWY_EXPORT(SumRunOfF32);
+HWY_EXPORT(SumRunOfBf16);
+HWY_EXPORT(SumColumnsOfF32);
+HWY_EXPORT(SumColumnsOfBf16);
 
-}  // namespace
-
-double sum(const float* x, int64_t count) {
-  return blocked_sum<kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRun));
-}
-double sum(const double* x, int64_t count) {
-  double total = 0;
-  for (int64_t i = 0; i < count; ++i) total += x[i];
-  return total;
-}
-
-void sum_axis(const float* x, float* y, const AxisSum& s) {
+// `rows` sums a row, `columns` some columns of a matrix.
+template <class T, class Rows, class Columns>
+void sum_axis_by(const T* x, float* y, const AxisSum& s, Rows rows, Columns columns) {
   if (s.inner == 1) {
-    const auto run = HWY_DYNAMIC_DISPATCH(SumRun);
     parallel_ranges(s.outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(s.axis, 1)),
                     [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) y[i] = run(x + i * s.axis, s.axis);
+                      for (int64_t i = begin; i < end; ++i) y[i] = rows(x + i * s.axis, s.axis);
                     });
     return;
   }
-  const auto run = HWY_DYNAMIC_DISPATCH(SumColumns);
   // A task takes a multiple of 64 columns of one outer index.
   constexpr int64_t kStrip = 64;
   const int64_t packs = (s.inner + kStrip - 1) / kStrip;
@@ -89,11 +92,32 @@ void sum_axis(const float* x, float* y, const AxisSum& s) {
     while (begin < end) {
       const int64_t outer = begin / packs, first = begin % packs;
       const int64_t last = std::min(packs, first + end - begin);
-      run(x + outer * s.axis * s.inner, y + outer * s.inner, s, first * kStrip,
-          std::min(last * kStrip, s.inner));
+      columns(x + outer * s.axis * s.inner, y + outer * s.inner, s, first * kStrip,
+              std::min(last * kStrip, s.inner));
       begin += last - first;
     }
   });
+}
+
+}  // namespace
+
+double sum(const float* x, int64_t count) {
+  return blocked_sum<kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRunOfF32));
+}
+double sum(const BFloat16* x, int64_t count) {
+  return blocked_sum<kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRunOfBf16));
+}
+double sum(const double* x, int64_t count) {
+  double total = 0;
+  for (int64_t i = 0; i < count; ++i) total += x[i];
+  return total;
+}
+
+void sum_axis(const float* x, float* y, const AxisSum& s) {
+  sum_axis_by(x, y, s, HWY_DYNAMIC_DISPATCH(SumRunOfF32), HWY_DYNAMIC_DISPATCH(SumColumnsOfF32));
+}
+void sum_axis(const BFloat16* x, float* y, const AxisSum& s) {
+  sum_axis_by(x, y, s, HWY_DYNAMIC_DISPATCH(SumRunOfBf16), HWY_DYNAMIC_DISPATCH(SumColumnsOfBf16));
 }
 void sum_axis(const double* x, double* y, const AxisSum& s) {
   for (int64_t o = 0; o < s.outer; ++o) {

@@ -40,5 +40,19 @@ TEST(SumTest, AxisSumsFollowF64) {
   }
 }
 
+TEST(SumTest, Bf16HasTheBitsOfTheSameNumbersInF32) {
+  for (const AxisSum& s :
+       {AxisSum{3, 5, 7}, AxisSum{1, 1099, 129}, AxisSum{37, 67, 1}, AxisSum{1, 70001, 1}}) {
+    const std::vector<float> x = normal_floats(s.outer * s.axis * s.inner, 9);
+    const std::vector<BFloat16> narrow(x.begin(), x.end());
+    const std::vector<float> wide(narrow.begin(), narrow.end());
+    EXPECT_EQ(sum(narrow.data(), std::ssize(narrow)), sum(wide.data(), std::ssize(wide)));
+    auto y = poisoned(s.outer * s.inner), z = y;
+    sum_axis(narrow.data(), y.data(), s);
+    sum_axis(wide.data(), z.data(), s);
+    EXPECT_EQ(y, z);
+  }
+}
+
 }  // namespace
 }  // namespace multihead::kernels
