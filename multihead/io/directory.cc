@@ -5,7 +5,6 @@
 #include <charconv>
 #include <filesystem>
 #include <set>
-#include <system_error>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"

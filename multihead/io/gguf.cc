@@ -1,7 +1,6 @@
 #include "multihead/io/gguf.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 

@@ -1,7 +1,6 @@
 #include "multihead/io/npy.h"
 
 #include <cctype>
-#include <cstdio>
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <filesystem>
-#include <set>
 #include <system_error>
 
 #include "multihead/core/error.h"

@@ -1,6 +1,5 @@
 #include "multihead/io/staging.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <random>

@@ -1,5 +1,4 @@
 // Tokens of a chat template -> nodes, with Jinja's grammar and precedences.
-#include <algorithm>
 #include <initializer_list>
 
 #include "multihead/text/chat/chat_template-inl.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"

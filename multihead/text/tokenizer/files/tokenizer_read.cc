@@ -1,5 +1,4 @@
 // Reads tokenizers from the files that come with models.
-#include <algorithm>
 #include <filesystem>
 
 #include "multihead/core/error.h"

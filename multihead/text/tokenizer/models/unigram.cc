@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "multihead/text/tokenizer/models/unigram-inl.h"
-#include "multihead/text/unicode-inl.h"
 
 namespace multihead::text {
 namespace {

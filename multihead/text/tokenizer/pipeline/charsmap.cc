@@ -5,7 +5,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/text/tokenizer/pipeline/pipeline-inl.h"
-#include "multihead/text/unicode-inl.h"
 
 namespace multihead::text {
 

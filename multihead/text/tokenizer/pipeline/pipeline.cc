@@ -2,8 +2,6 @@
 
 #include <utf8proc.h>
 
-#include <cstdio>
-
 #include "multihead/text/tokenizer/pipeline/bert-inl.h"
 #include "multihead/text/unicode-inl.h"
 

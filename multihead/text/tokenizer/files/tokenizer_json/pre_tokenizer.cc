@@ -1,5 +1,4 @@
 // How a text is cut before its tokens are looked for.
-#include <algorithm>
 
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
 
