@@ -134,7 +134,6 @@
 #include "multihead/generate/logprobs.h"
 #include "multihead/generate/prefix_folder.h"
 #include "multihead/generate/sampling.h"
-#include "multihead/generate/save.h"
 #include "multihead/generate/stop_strings.h"
 #include "multihead/generate/text_stream.h"
 #include "multihead/generate/token_rules.h"

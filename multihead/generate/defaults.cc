@@ -1,9 +1,12 @@
 #include "multihead/generate/defaults.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "multihead/core/error.h"
+#include "multihead/io/checkpoint.h"
+#include "multihead/io/file_set.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
 
@@ -130,6 +133,35 @@ std::string saved_defaults(const std::string& from, const models::Seq2SeqConfig&
   if (!is_set(json, "max_new_tokens"))
     set_missing(json, "max_length", std::min(own.max_length + 2, model.max_positions));
   return json.dump(2) + "\n";
+}
+
+namespace {
+
+// Files beside a model that is saved; another's generation_config.json stays.
+void save_beside(const std::string& folder, std::map<std::string, std::string> files) {
+  if (!io::foreign_files(folder, {io::kGenerationFile}, io::Look::bytes).empty())
+    files.erase(io::kGenerationFile);
+  io::FileSet set;
+  for (const auto& [name, bytes] : files) set.push_back(name);
+  if (set.empty()) return;
+  io::save_files(folder, set,
+                 [&](io::DirectoryWriter& writer) { io::write_contents(writer, {.files = files}); });
+}
+
+}  // namespace
+
+void save_with_tokenizer(models::LanguageModel& model, const text::Tokenizer& tokenizer,
+                         const std::string& folder, bool overwrite) {
+  models::save_language_model(model, folder, overwrite);
+  save_beside(folder,
+              {{"tokenizer.json", tokenizer.to_json()},
+               {"tokenizer_config.json", tokenizer.config_json()},
+               {io::kGenerationFile, saved_defaults("", models::config_to_json(model.config()), tokenizer)}});
+}
+
+void save_with_defaults(models::Seq2Seq& model, const std::string& folder, bool overwrite) {
+  models::save_seq2seq(model, folder, overwrite);
+  save_beside(folder, {{io::kGenerationFile, saved_defaults("", model.config())}});
 }
 
 void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOptions& options) {

@@ -36,6 +36,13 @@ std::string saved_defaults(const std::string& from, const Json& config, const te
 /// their own.
 std::string saved_defaults(const std::string& from, const models::Seq2SeqConfig& model);
 
+/// Writes what load_with_tokenizer() and transformers read: the model, its tokenizer and generation_config.json with
+/// saved_defaults(). Throws as models::save_language_model().
+void save_with_tokenizer(models::LanguageModel& model, const text::Tokenizer& tokenizer,
+                         const std::string& folder, bool overwrite = false);
+/// models::save_seq2seq() with generation_config.json.
+void save_with_defaults(models::Seq2Seq& model, const std::string& folder, bool overwrite = false);
+
 /// Beam search options for `model`.
 /// Throws    FormatError naming a key that beam_search() has no option for, or an id that is not the model's
 void apply(const models::GenerationConfig& config, const models::Seq2SeqConfig& model, BeamOptions& options);

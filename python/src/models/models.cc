@@ -4,7 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_search.h"
-#include "multihead/generate/save.h"
+#include "multihead/generate/defaults.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/language_model.h"

@@ -3,7 +3,6 @@
 
 #include "multihead/core/error.h"
 #include "multihead/generate/defaults.h"
-#include "multihead/generate/save.h"
 #include "multihead/generate/translate.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/train/tasks/seq2seq_run.h"
