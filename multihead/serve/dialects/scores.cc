@@ -202,7 +202,14 @@ void tei_predict(const Call& call) {
 }
 
 void tei_info(const Call& call) {
-  const ServedModel& model = call.service.models.front();
+  // That dialect knows no texts that go on: the first model that reads some is described.
+  const auto& models = call.service.models;
+  const auto found = std::find_if(models.begin(), models.end(), [](const ServedModel& model) {
+    return !std::holds_alternative<Writer>(model.model.any);
+  });
+  if (found == models.end())
+    throw ApiError(404, "only language models are served, see /v1/models", "", "model_not_found");
+  const ServedModel& model = *found;
   Json type = Json::object();
   if (const auto* classifier = std::get_if<embed::TextClassifier>(&model.model.any)) {
     Json names = Json::object();
