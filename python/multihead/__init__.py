@@ -4,6 +4,8 @@ Every function takes Tensors, NumPy arrays or any CPU array with DLPack (PyTorch
 possible, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tensor) share their memory.
 """
 
+import sys as _sys
+
 from . import _core  # before anything that imports NumPy: it refuses subinterpreters
 from . import _copies, _parts, _printing, _subclasses, _tensor_methods, _tensor_numpy
 
@@ -54,6 +56,11 @@ from .train import (
 from .view import AttentionPage, AttentionView, attend
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("generate", "onnx", "serve", "view")]
+
+for _module in [module for name, module in _sys.modules.items() if name.startswith("multihead.")]:
+    # dir() lists what a module offers, not what it imports.
+    if hasattr(_module, "__all__"):
+        _module.__dir__ = lambda names=_module.__all__: sorted(names)
 
 
 def __getattr__(name):

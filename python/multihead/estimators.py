@@ -24,6 +24,10 @@ from .train import fit_linear_head, train_classifier
 __all__ = ["EmbeddingClassifier", "FineTunedClassifier", "TextEmbedder"]
 
 
+def __dir__():
+    return __all__
+
+
 def _texts(who, X):
     """X as a list of str; a column of a table is one, too."""
     if isinstance(X, str):

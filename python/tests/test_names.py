@@ -324,6 +324,17 @@ PLACES = [mh] + [importlib.import_module(f"multihead.{n}") for n in ("nn", "embe
 REASONS = {name for names in INTERNAL.values() for name in names.split()}
 
 
+@pytest.mark.parametrize(
+    "name",
+    "distributed embed estimators generate io lens models nn onnx optim serve text train view".split(),
+)
+def test_dir_lists_no_module_that_is_only_imported(name):
+    if name == "estimators":
+        pytest.importorskip("sklearn")
+    module = importlib.import_module(f"multihead.{name}")
+    assert sorted(dir(module)) == sorted(module.__all__)
+
+
 @pytest.mark.skipif(not HEADERS.exists(), reason="the headers lie in a checkout")
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_public_name_of_cpp_is_in_python_or_has_a_reason(folder):
