@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/io/gguf.h"
 #include "multihead/models/files/finite_weights-inl.h"
+#include "multihead/models/files/gguf_encoder-inl.h"
 #include "multihead/models/files/gguf_metadata-inl.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/packed_weights-inl.h"
@@ -59,29 +59,6 @@ Tensor exchanged(const Tensor& rows, int64_t heads, int64_t outer) {
 int64_t rotated_heads(const LanguageModelConfig& config, const std::string& name) {
   if (name.find(".q_proj.") != name.npos) return config.num_heads;
   return name.find(".k_proj.") != name.npos ? config.num_kv_heads : 0;
-}
-
-void check_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
-               const std::map<std::string, std::string>& names) {
-  std::string problems;
-  std::set<std::string> used;
-  for (const auto& [name, view] : views) {
-    const std::string& theirs = names.at(name);
-    const auto found = file.tensors().find(theirs);
-    used.insert(theirs);
-    if (found == file.tensors().end()) {
-      problems += concat("\n  missing ", theirs, " ", view.shape());
-    } else if (const auto& shape = found->second.shape;
-               !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
-      std::string got;
-      for (const int64_t size : shape) got += (got.empty() ? "" : ", ") + std::to_string(size);
-      problems += concat("\n  ", theirs, ": expected ", view.shape(), ", got [", got, "]");
-    }
-  }
-  for (const auto& [name, tensor] : file.tensors()) {
-    if (!used.contains(name)) problems += "\n  unexpected " + name;
-  }
-  MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
 }
 
 const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
@@ -241,7 +218,10 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
   // Held until all is packed: if untouched f32 weights were released one by one, what is decoded next would
   // touch them.
   auto views = stored_views(nn::named_parameters(model), map);
-  check_fit(file, views, names(config.num_layers));
+  const std::map<std::string, std::string> all = names(config.num_layers);
+  std::vector<std::pair<std::string, Tensor>> stored;
+  for (const auto& [name, view] : views) stored.emplace_back(all.at(name), view);
+  detail::check_gguf_fit(file, stored);
   if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
   views = stored_views(nn::named_parameters(model), map);
   for (const auto& [name, view] : views) {

@@ -11,6 +11,7 @@
 #include "multihead/models/families/family-inl.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/models/files/gguf.h"
+#include "multihead/models/files/gguf_encoder-inl.h"
 #include "multihead/models/files/overwrite-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/unfilled-inl.h"
@@ -293,7 +294,7 @@ struct FolderKinds {
 };
 
 FolderKinds kinds_of(const std::string& folder) {
-  if (is_gguf(folder)) return {};
+  if (is_gguf(folder)) return {.encoder = detail::is_gguf_encoder(folder)};
   io::check_complete(folder, "config.json");
   const std::string path = config_path(folder);
   const Json json = io::load_json(path);
@@ -400,6 +401,7 @@ EncoderConfig encoder_config_from_json(const Json& json, const std::string& wher
 }
 
 EncoderHead encoder_head(const std::string& folder) {
+  if (is_gguf(folder)) return EncoderHead::none;
   const std::string path = config_path(folder);
   return encoder_config_from_json(io::load_json(path), path).head;
 }
@@ -477,6 +479,7 @@ Seq2Seq load_seq2seq(const std::string& folder) {
 }
 
 Encoder load_encoder(const std::string& folder) {
+  if (is_gguf(folder)) return detail::load_gguf_encoder(folder);
   if (is_adapter_folder(folder)) return load_adapted_encoder(folder);
   return load<Encoder>(folder, encoder_config_from_json, "AutoModel");
 }

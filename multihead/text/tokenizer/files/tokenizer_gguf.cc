@@ -44,15 +44,22 @@ constexpr const char* kKnownKeys[] = {
 constexpr const char* kUnsupportedKeys[] = {"ggml.normalizer.lowercase", "ggml.normalizer.strip_accents",
                                             "ggml.suppress_tokens"};
 
+// Followed for WordPiece.
+constexpr const char* kWordKeys[] = {"ggml.normalizer.lowercase", "ggml.normalizer.strip_accents"};
+
 class GgufTokenizer {
  public:
   explicit GgufTokenizer(const io::GgufFile& file)
       : file_(file), tokens_(file.strings("tokenizer.ggml.tokens")) {
     const std::string model = file.string("tokenizer.ggml.model");
-    is_sentencepiece_ = model == "llama";
-    if (model != "gpt2" && !is_sentencepiece_) {
-      fail("tokenizer.ggml.model must be \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece's BPE), got ",
-           quote(model), ", which is not supported");
+    is_words_ = model == "bert";
+    is_unigram_ = model == "t5";
+    is_sentencepiece_ = model == "llama" || is_unigram_;
+    if (model != "gpt2" && !is_sentencepiece_ && !is_words_) {
+      fail(
+          "tokenizer.ggml.model must be \"gpt2\" (byte-level BPE), \"llama\" (SentencePiece's BPE), \"t5\" "
+          "(SentencePiece's unigram) or \"bert\" (WordPiece), got ",
+          quote(model), ", which is not supported");
     }
     check_keys();
     for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -62,6 +69,7 @@ class GgufTokenizer {
 
   Tokenizer tokenizer() const {
     const std::string config = roles();
+    if (is_words_) return Tokenizer::from_contents(words_json(), config);
     return is_sentencepiece_ ? Tokenizer::from_contents(sentencepiece_json(), config) : byte_level(config);
   }
 
@@ -76,6 +84,7 @@ class GgufTokenizer {
       const std::string_view name = std::string_view(key).substr(prefix.size());
       if (holds(kKnownKeys, name) || name.ends_with("_token_id") || name.starts_with("chat_template."))
         continue;
+      if (is_words_ && holds(kWordKeys, name)) continue;
       if (!holds(kUnsupportedKeys, name))
         fail(key, " is not supported: what it means is unknown here, and it may change the ids");
       const bool is_off =
@@ -137,8 +146,11 @@ class GgufTokenizer {
   std::string sentencepiece_json() const {
     SentencePieceModel model;
     model.file = file_.path();
-    model.is_unigram = false;
-    model.byte_fallback = true;
+    model.is_unigram = is_unigram_;
+    model.byte_fallback = !is_unigram_;
+    if (const std::string key = "tokenizer.ggml.precompiled_charsmap"; is_unigram_ && file_.has(key)) {
+      for (const int64_t byte : file_.integers(key)) model.charsmap += static_cast<char>(byte);
+    }
     model.begins_with_space = flag("tokenizer.ggml.add_space_prefix", true);
     model.squeezes_spaces = flag("tokenizer.ggml.remove_extra_whitespaces", false);
     const std::vector<double> scores = file_.numbers("tokenizer.ggml.scores");
@@ -150,9 +162,40 @@ class GgufTokenizer {
       if (types[id] < 1 || types[id] > 6) fail("tokenizer.ggml.token_type ", types[id], " is not supported");
       model.pieces.push_back({tokens_[id], scores[id], static_cast<SentencePiece::Type>(types[id])});
     }
-    if (adds("bos", true)) model.first = model.second = needed("bos");
-    if (adds("eos", false)) model.last = needed("eos");
+    // By default as llama.cpp: it begins with bos, or ends with eos.
+    if (adds("bos", !is_unigram_)) model.first = model.second = needed("bos");
+    if (adds("eos", is_unigram_)) model.last = needed("eos");
     return tokenizer_json_of(model);
+  }
+
+  // Parts of words that continue one have no mark, those that begin one U+2581.
+  std::string words_json() const {
+    constexpr std::string_view kBegin = "\u2581";
+    const std::vector<int64_t> types = token_types();
+    std::vector<std::string> tokens = tokens_;
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      if (!types.empty() && static_cast<TokenType>(types[id]) == TokenType::control) continue;
+      std::string& token = tokens[id];
+      token = token.starts_with(kBegin) ? token.substr(kBegin.size()) : "##" + token;
+    }
+    const auto named = [&](std::initializer_list<const char*> names, int64_t otherwise) {
+      for (const char* name : names) {
+        if (const std::string* token = role(name)) return *token;
+      }
+      if (otherwise >= std::ssize(tokens)) fail("tokenizer.ggml.", *names.begin(), "_token_id is missing");
+      return tokens[static_cast<size_t>(otherwise)];
+    };
+    // BERT's ids, which llama.cpp takes where the file has none.
+    const BertTokens special = {.unk = named({"unknown"}, 100),
+                                .sep = named({"seperator", "separator", "eos"}, 102),
+                                .pad = named({"padding"}, 0),
+                                .cls = named({"cls", "bos"}, 101),
+                                .mask = named({"mask"}, 103)};
+    Json normalizer = Json::object({{"lowercase", Json(flag("tokenizer.ggml.normalizer.lowercase", true))}});
+    if (const std::string key = "tokenizer.ggml.normalizer.strip_accents"; file_.has(key)) {
+      normalizer["strip_accents"] = Json(file_.boolean(key));
+    }
+    return json_of_words(tokens, normalizer, special);
   }
 
   bool flag(const std::string& key, bool missing) const {
@@ -167,7 +210,7 @@ class GgufTokenizer {
     const std::string key = concat("tokenizer.ggml.", name, "_token_id");
     const auto is_token = [&](int64_t id) { return id >= 0 && id < std::ssize(tokens_); };
     int64_t id = file_.has(key) ? file_.integer(key) : -1;
-    if (!is_token(id) && is_sentencepiece_) id = name == "bos" ? 1 : name == "eos" ? 2 : -1;
+    if (!is_token(id) && is_sentencepiece_ && !is_unigram_) id = name == "bos" ? 1 : name == "eos" ? 2 : -1;
     return is_token(id) ? &tokens_[static_cast<size_t>(id)] : nullptr;
   }
   const std::string& needed(const char* name) const {
@@ -246,7 +289,7 @@ class GgufTokenizer {
   }
 
   const io::GgufFile& file_;
-  bool is_sentencepiece_;
+  bool is_sentencepiece_ = false, is_unigram_ = false, is_words_ = false;
   std::vector<std::string> tokens_;
 };
 

@@ -1,0 +1,259 @@
+// llama.cpp's names for the weights and sizes of encoders, whose output layers it leaves out.
+#include <algorithm>
+#include <set>
+
+#include "multihead/core/error.h"
+#include "multihead/core/memory/memory.h"
+#include "multihead/core/text/utf8.h"
+#include "multihead/models/families/family-inl.h"
+#include "multihead/models/files/finite_weights-inl.h"
+#include "multihead/models/files/gguf_encoder-inl.h"
+#include "multihead/models/weight_map.h"
+#include "multihead/nn/unfilled-inl.h"
+
+namespace multihead::models::detail {
+namespace {
+
+using C = EncoderConfig;
+
+// Keys that are followed below or by those who load the file, and those that say what the tensors say as
+// well.
+constexpr const char* kKeys[] = {"context_length",
+                                 "embedding_length",
+                                 "block_count",
+                                 "feed_forward_length",
+                                 "vocab_size",
+                                 "pooling_type",
+                                 "hidden_activation",
+                                 "classifier.pooling_type",
+                                 "attention.head_count",
+                                 "attention.head_count_kv",
+                                 "attention.key_length",
+                                 "attention.value_length",
+                                 "attention.layer_norm_epsilon",
+                                 "attention.layer_norm_rms_epsilon",
+                                 "attention.relative_buckets_count",
+                                 "attention.causal",
+                                 "attention.sliding_window",
+                                 "attention.sliding_window_pattern",
+                                 "rope.freq_base",
+                                 "rope.freq_base_swa",
+                                 "rope.dimension_count",
+                                 "rope.scaling.type"};
+
+class Metadata {
+ public:
+  Metadata(const io::GgufFile& file, std::string architecture)
+      : file_(file), prefix_(std::move(architecture) + ".") {}
+
+  const io::GgufFile& file() const { return file_; }
+  bool has(const char* name) const { return file_.has(prefix_ + name); }
+  int64_t integer(const char* name) const { return file_.integer(prefix_ + name); }
+  int64_t integer_or(const char* name, int64_t missing) const { return has(name) ? integer(name) : missing; }
+  // An f32 as the short decimal it was made of.
+  double number_or(const char* name, double missing) const {
+    return has(name) ? Json(static_cast<float>(file_.number(prefix_ + name))).as_double() : missing;
+  }
+  bool has_tensor(const std::string& name) const { return file_.tensors().contains(name); }
+  int64_t rows_of(const std::string& tensor) const {
+    const auto found = file_.tensors().find(tensor);
+    return found == file_.tensors().end() || found->second.shape.size() != 2 ? 0 : found->second.shape[0];
+  }
+  template <class... Parts>
+  [[noreturn]] void fail(const char* name, const Parts&... problem) const {
+    throw FormatError(concat(file_.path(), ": ", prefix_, name, problem...));
+  }
+
+  void check_keys() const {
+    for (const std::string& key : file_.keys()) {
+      if (!key.starts_with(prefix_)) continue;
+      const std::string name = key.substr(prefix_.size());
+      if (std::ranges::find(kKeys, name) == std::end(kKeys)) {
+        fail(name.c_str(), " is not supported: what it means is unknown here, and it may change the model");
+      }
+    }
+    if (has("attention.causal") && file_.boolean(prefix_ + "attention.causal")) {
+      fail("attention.causal", " is not supported: expected false");
+    }
+    if (has("rope.scaling.type") && file_.string(prefix_ + "rope.scaling.type") != "none") {
+      fail("rope.scaling.type", " is not supported: expected none");
+    }
+    const int64_t heads = integer("attention.head_count");
+    if (integer_or("attention.head_count_kv", heads) != heads) {
+      fail("attention.head_count_kv", " must be ", heads, ", the number of heads");
+    }
+  }
+
+ private:
+  const io::GgufFile& file_;
+  std::string prefix_;
+};
+
+// The fields that all kinds have.
+C common(const Metadata& m) {
+  C c;
+  c.vocab_size = m.rows_of("token_embd.weight");
+  if (c.vocab_size == 0) throw FormatError(m.file().path() + ": the matrix token_embd.weight is missing");
+  c.context = m.integer("context_length");
+  c.embed_dim = m.integer("embedding_length");
+  c.num_layers = m.integer("block_count");
+  c.num_heads = m.integer("attention.head_count");
+  c.ffn_dim = m.integer("feed_forward_length");
+  c.norm_eps = m.number_or("attention.layer_norm_epsilon", 1e-12);
+  c.token_types = m.rows_of("token_types.weight");
+  c.pooler = false;
+  return c;
+}
+
+C bert(const Metadata& m) {
+  C c = common(m);
+  c.context =
+      std::min(c.context, m.rows_of("position_embd.weight"));  // XLM-R's without the rows before the first
+  return c;
+}
+
+C nomic_bert(const Metadata& m) {
+  C c = common(m);
+  c.rotary_base = m.number_or("rope.freq_base", 10000);
+  c.gated = true;
+  c.layer_bias = false;
+  c.activation = Activation::silu;
+  return c;
+}
+
+C modern_bert(const Metadata& m) {
+  C c = common(m);
+  c.norm_eps =
+      m.number_or("attention.layer_norm_epsilon", m.number_or("attention.layer_norm_rms_epsilon", 1e-5));
+  c.rotary_base = m.number_or("rope.freq_base", 160000);
+  c.local_rotary_base = m.number_or("rope.freq_base_swa", 10000);
+  c.window = m.integer_or("attention.sliding_window", 0) / 2;
+  c.global_every = m.integer_or("attention.sliding_window_pattern", 3);
+  c.gated = c.norm_first = true;
+  c.bias = false;
+  if (m.has("hidden_activation")) {
+    const std::string word = m.file().string("modern-bert.hidden_activation");
+    if (word != "gelu" && word != "silu") m.fail("hidden_activation", " is not supported: ", quote(word, 80));
+    c.activation = word == "silu" ? Activation::silu : Activation::gelu;
+  }
+  return c;
+}
+
+C t5_encoder(const Metadata& m) {
+  C c = common(m);
+  c.head_dim = m.integer("attention.key_length");
+  c.norm_eps = m.number_or("attention.layer_norm_rms_epsilon", 1e-6);
+  c.relative_buckets = m.integer("attention.relative_buckets_count");
+  c.learned_positions = c.embedding_norm = c.bias = c.scale_scores = false;
+  c.norm = nn::NormKind::rms;
+  c.norm_first = true;
+  c.gated = m.has_tensor("enc.blk.0.ffn_gate.weight");
+  c.activation = c.gated ? Activation::gelu_tanh : Activation::relu;
+  return c;
+}
+
+void add_layer(WeightMap& map, const Metadata& m, const C& c, int64_t layer, const std::string& root) {
+  const std::string ours = concat("layers.", layer, "."), theirs = concat(root, "blk.", layer, ".");
+  const bool is_joint = m.has_tensor(theirs + "attn_qkv.weight"), has_bias = c.bias && c.layer_bias;
+  const int64_t rows = c.num_heads * head_dim(c);
+  if (is_joint) {
+    map.push_back({ours + "self_attn.in_proj_weight", {{theirs + "attn_qkv.weight"}}});
+    if (has_bias) map.push_back({ours + "self_attn.in_proj_bias", {{theirs + "attn_qkv.bias"}}});
+  } else {
+    add_projections(map, ours + "self_attn", {theirs, {"attn_q", "attn_k", "attn_v"}, rows, rows, has_bias});
+  }
+  add_pair(map, ours + "self_attn.out_proj", theirs + (root.empty() ? "attn_output" : "attn_o"), has_bias);
+  if (c.gated && m.has_tensor(theirs + "ffn_gate.weight")) {
+    map.push_back({ours + "linear1.weight",
+                   {{theirs + "ffn_gate.weight", c.ffn_dim}, {theirs + "ffn_up.weight", c.ffn_dim}}});
+  } else {
+    add_pair(map, ours + "linear1", theirs + "ffn_up", has_bias);
+  }
+  add_pair(map, ours + "linear2", theirs + "ffn_down", has_bias);
+  if (c.norm_first) {
+    if (layer > 0 || !c.embedding_norm) add_pair(map, ours + "norm1", theirs + "attn_norm", c.bias);
+    add_pair(map, ours + "norm2", theirs + "ffn_norm", c.bias);
+  } else {
+    add_pair(map, ours + "norm1", theirs + "attn_output_norm");
+    add_pair(map, ours + "norm2", theirs + "layer_output_norm");
+  }
+}
+
+WeightMap map_of_gguf(const Metadata& m, const C& c) {
+  const std::string root = c.relative_buckets > 0 ? "enc." : "";
+  WeightMap map = {{"token_embedding.weight", {{"token_embd.weight"}}}};
+  if (c.learned_positions && c.rotary_base == 0) {
+    map.push_back({"position_embedding.weight", {{"position_embd.weight"}}});
+  }
+  if (c.token_types > 0) map.push_back({"type_embedding.weight", {{"token_types.weight"}}});
+  if (c.embedding_norm) add_pair(map, "embedding_norm", "token_embd_norm", c.bias);
+  for (int64_t i = 0; i < c.num_layers; ++i) add_layer(map, m, c, i, root);
+  if (c.relative_buckets > 0) add_pair(map, "relative_bias", "enc.blk.0.attn_rel_b", false);
+  if (c.norm_first) add_pair(map, "final_norm", root + "output_norm", c.bias);
+  return map;
+}
+
+struct GgufEncoder {
+  const char* name;
+  C (*config)(const Metadata&);
+};
+constexpr GgufEncoder kEncoders[] = {
+    {"bert", bert}, {"nomic-bert", nomic_bert}, {"modern-bert", modern_bert}, {"t5encoder", t5_encoder}};
+
+const GgufEncoder* encoder_of(const io::GgufFile& file) {
+  const std::string name = file.string("general.architecture");
+  const auto found =
+      std::ranges::find_if(kEncoders, [&](const GgufEncoder& one) { return one.name == name; });
+  return found == std::end(kEncoders) ? nullptr : found;
+}
+
+}  // namespace
+
+bool is_gguf_encoder(const std::string& path) { return encoder_of(io::GgufFile(path)) != nullptr; }
+
+void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views) {
+  std::string problems;
+  std::set<std::string> used;
+  for (const auto& [name, view] : views) {
+    const auto found = file.tensors().find(name);
+    used.insert(name);
+    if (found == file.tensors().end()) {
+      problems += concat("\n  missing ", name, " ", view.shape());
+    } else if (const auto& shape = found->second.shape;
+               !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
+      std::string got;
+      for (const int64_t size : shape) got += (got.empty() ? "" : ", ") + std::to_string(size);
+      problems += concat("\n  ", name, ": expected ", view.shape(), ", got [", got, "]");
+    }
+  }
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!used.contains(name)) problems += "\n  unexpected " + name;
+  }
+  MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
+}
+
+Encoder load_gguf_encoder(const std::string& path) {
+  const io::GgufFile file(path);
+  const GgufEncoder& kind = *encoder_of(file);
+  const Metadata metadata(file, kind.name);
+  metadata.check_keys();
+  const C config = resolved(kind.config(metadata));
+  int64_t numbers = 0;
+  for (const auto& [name, tensor] : file.tensors()) numbers += tensor.type != nullptr ? tensor.numel() : 0;
+  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
+           matrix_weights(config), " weights, but the file has ", numbers);
+  check_memory(4.0 * static_cast<double>(numbers), path + ": loading its weights");
+  const nn::UnfilledParameters unfilled;
+  Rng rng(0);
+  Encoder model(config, rng);
+  const auto views = stored_views(nn::named_parameters(model), map_of_gguf(metadata, config));
+  check_gguf_fit(file, views);
+  for (const auto& [name, view] : views) {
+    const Tensor stored = file.load(name);
+    check_finite(path, name, stored);
+    view.copy_from(stored);
+  }
+  return model;
+}
+
+}  // namespace multihead::models::detail
