@@ -140,11 +140,16 @@
 #include "multihead/generate/translate.h"
 
 #include "multihead/embed/image_classifier.h"
+#include "multihead/embed/multi_vector_encoder.h"
+#include "multihead/embed/nearest.h"
 #include "multihead/embed/pooling.h"
+#include "multihead/embed/prompts.h"
 #include "multihead/embed/sentence_encoder.h"
+#include "multihead/embed/sparse_encoder.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/embed/text_model.h"
 #include "multihead/embed/token_classifier.h"
+#include "multihead/embed/vector_index.h"
 
 #include "multihead/serve/error.h"
 #include "multihead/serve/http.h"

@@ -1,9 +1,11 @@
 // multihead embed, multihead search
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <variant>
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
@@ -11,7 +13,10 @@
 #include "cli/verb.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/embed/multi_vector_encoder.h"
 #include "multihead/embed/sentence_encoder.h"
+#include "multihead/embed/sparse_encoder.h"
+#include "multihead/embed/vector_index.h"
 #include "multihead/io/npy.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/train/settings.h"
@@ -20,7 +25,19 @@ namespace multihead::cli {
 namespace {
 
 using embed::EncodeTextOptions;
+using embed::MultiVectorEncoder;
 using embed::SentenceEncoder;
+using embed::SparseEncoder;
+using embed::TextTask;
+/// One of them for each embed::VectorKind, in its order.
+using AnyEncoder = std::variant<SentenceEncoder, SparseEncoder, MultiVectorEncoder>;
+using AnyVectors = std::variant<Tensor, embed::SparseRows, embed::MultiVectors>;
+
+std::vector<std::string> kinds() {
+  std::vector<std::string> words = word_list<embed::VectorKind>();
+  words.insert(words.begin(), "folder");
+  return words;
+}
 
 std::vector<std::string> poolings() {
   std::vector<std::string> words = word_list<embed::Pooling>();
@@ -32,10 +49,17 @@ struct EmbedFlags {
   std::string folder, prompt;
   EncodeTextOptions options;
   bool normalize = false;
-  std::string weights = "f32", pooling = "folder", precision = "f32";
+  std::string weights = "f32", pooling = "folder", precision = "f32", kind = "folder";
+  int64_t max_active = 0;
 
   void declare(Flags& flags) {
     flags.positional("DIR", folder, "model folder: sentence-transformers', an encoder's or a decoder's");
+    flags.choice(
+        "kind", kind, kinds(),
+        "of vectors: one, one weight for each token of the vocabulary (SPLADE), or one for each token of "
+        "the text (ColBERT); folder: the folder's");
+    flags.integer("max-active", max_active,
+                  "keep the N largest weights of sparse vectors (0: as the folder says)");
     flags.choice("pooling", pooling, poolings(),
                  "pooling of token vectors (folder: the folder's, else mean)");
     flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
@@ -47,21 +71,62 @@ struct EmbedFlags {
     flags.choice("precision", precision, word_list<train::Precision>(),
                  "of products and attention; bf16: of the weights too, unless --weights says otherwise");
   }
-  SentenceEncoder load() {
+  AnyEncoder load() {
     if (normalize) options.normalize = true;
     if (!prompt.empty()) options.prompt = prompt;
     options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
     if (weights == "f32") weights = precision;
-    SentenceEncoder encoder =
-        reading([&] { return SentenceEncoder::load(folder, kernels::parse_weight_dtype(weights)); });
-    if (const auto how = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*how);
-    return encoder;
+    const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+    return reading([&]() -> AnyEncoder {
+      const auto how = value_of<embed::VectorKind>(kind);
+      const embed::VectorKind made = how ? *how : embed::vector_kind(folder);
+      if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dtype);
+      if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dtype);
+      SentenceEncoder encoder = SentenceEncoder::load(folder, dtype);
+      if (const auto pools = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*pools);
+      return encoder;
+    });
   }
-  Tensor encode(const SentenceEncoder& encoder, const std::vector<std::string>& texts, TextMeter& meter) {
-    options.progress = [&](int64_t done, int64_t total) { meter(done, total); };
-    return encoder.encode(texts, options);
+  AnyVectors encode(const AnyEncoder& any, std::span<const std::string> texts, TextTask task,
+                    TextMeter* meter) const {
+    EncodeTextOptions given = options;
+    if (!std::holds_alternative<SentenceEncoder>(any)) given.normalize.reset();
+    if (meter != nullptr) given.progress = [meter](int64_t done, int64_t total) { (*meter)(done, total); };
+    const auto own = [&](const auto& encoder) -> AnyVectors {
+      using Encoder = std::decay_t<decltype(encoder)>;
+      if constexpr (std::is_same_v<Encoder, SparseEncoder>) return encoder.encode(texts, given, max_active);
+      if constexpr (std::is_same_v<Encoder, MultiVectorEncoder>) return encoder.encode(texts, task, given);
+      if constexpr (std::is_same_v<Encoder, SentenceEncoder>) return encoder.encode(texts, given);
+    };
+    return std::visit(own, any);
   }
 };
+
+// A text's vector as JSON: numbers, weights by token, or a list for each token.
+Json to_json(const AnyEncoder& encoder, const AnyVectors& vectors, int64_t text) {
+  const auto numbers = [](const Tensor& x, int64_t row) {
+    Json list = Json::array();
+    for (int64_t k = 0; k < x.size(1); ++k) list.push_back(x.data<float>()[row * x.size(1) + k]);
+    return list;
+  };
+  if (const auto* dense = std::get_if<Tensor>(&vectors)) return numbers(*dense, text);
+  if (const auto* sparse = std::get_if<embed::SparseRows>(&vectors)) {
+    const text::Tokenizer& tokenizer = std::get<SparseEncoder>(encoder).tokenizer();
+    const int64_t* ends = sparse->ends.data<int64_t>();
+    Json weights = Json::object();
+    for (int64_t i = ends[text]; i < ends[text + 1]; ++i) {
+      const auto token = static_cast<int32_t>(sparse->columns.data<int64_t>()[i]);
+      weights[token < tokenizer.vocab_size() ? valid_utf8(tokenizer.token(token)) : concat("#", token)] =
+          sparse->values.data<float>()[i];
+    }
+    return weights;
+  }
+  const auto& multi = std::get<embed::MultiVectors>(vectors);
+  const int64_t* ends = multi.ends.data<int64_t>();
+  Json list = Json::array();
+  for (int64_t row = ends[text]; row < ends[text + 1]; ++row) list.push_back(numbers(multi.vectors, row));
+  return list;
+}
 
 class Embed : public Verb {
  public:
@@ -74,10 +139,17 @@ class Embed : public Verb {
   void declare(Flags& flags) override {
     flags_.declare(flags);
     flags.flag("normalize", flags_.normalize, "scale vectors to length 1 (default: as the folder says)");
+    flags.choice("task", task_, word_list<TextTask>(), "what multi-vector models encode texts for");
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
     declare_format(flags, format_);
     flags.text("out", "FILE", out_,
                "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
+    flags.text("part", "I/N", part_,
+               "only the I-th of N parts of the texts; the .jsonl files of all parts, one after another, are "
+               "that of "
+               "the whole");
+    flags.flag("skip-existing", skips_existing_,
+               "do nothing if FILE exists: it is complete, or would not be there");
   }
 
   int run(const CommonOptions& common) override {
@@ -87,42 +159,69 @@ class Embed : public Verb {
     if (!is_matrix && out_ != "-" && !out_.ends_with(".jsonl")) {
       throw UsageError(concat("--out must end in .npy or .jsonl, or be -; got ", quote(out_)));
     }
-    const SentenceEncoder encoder = flags_.load();
-    const std::vector<std::string> texts = single_texts_of(data_, format_);
+    const auto [index, parts] = numbers_of_part();
+    std::error_code ignored;
+    if (skips_existing_ && out_ != "-" && std::filesystem::exists(out_, ignored)) return kDone;
+    const AnyEncoder encoder = flags_.load();
+    if (is_matrix && !std::holds_alternative<SentenceEncoder>(encoder)) {
+      throw UsageError(
+          "--out FILE.npy is for dense vectors; write sparse and multi-vector ones to FILE.jsonl");
+    }
+    const std::vector<std::string> all = single_texts_of(data_, format_);
+    const int64_t begin = std::ssize(all) * (index - 1) / parts, end = std::ssize(all) * index / parts;
+    const std::span<const std::string> texts(all.begin() + begin, all.begin() + end);
     double seconds = 0;
-    Tensor vectors;
+    AnyVectors vectors;
     {
       TextMeter meter(common.quiet);
-      vectors = flags_.encode(encoder, texts, meter);
+      vectors = flags_.encode(encoder, texts, *value_of<TextTask>(task_), &meter);
       seconds = meter.seconds();
     }
     if (is_matrix) {
-      io::save_npy(out_, vectors);
+      io::save_npy(out_, std::get<Tensor>(vectors));
     } else {
-      put_lines(texts, vectors);
+      put_lines(encoder, texts, vectors);
     }
     if (!common.quiet && out_ != "-") {
-      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_), vectors.size(0),
-                 vectors.size(1), static_cast<double>(texts.size()) / std::max(seconds, 1e-9));
+      const auto* multi = std::get_if<embed::MultiVectors>(&vectors);
+      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_),
+                 multi != nullptr ? multi->vectors.size(0) : std::ssize(texts),
+                 std::visit([](const auto& of) { return of.dim(); }, encoder),
+                 static_cast<double>(texts.size()) / std::max(seconds, 1e-9));
     }
     return kDone;
   }
 
  private:
-  void put_lines(const std::vector<std::string>& texts, const Tensor& vectors) const {
+  // --part I/N as numbers; without it, the whole is the first of one.
+  std::pair<int64_t, int64_t> numbers_of_part() const {
+    if (part_.empty()) return {1, 1};
+    constexpr int64_t kMost = 1000000;
+    int64_t index = 0, parts = 0;
+    const char *first = part_.data(), *last = first + part_.size();
+    const auto [slash, bad_index] = std::from_chars(first, last, index);
+    const bool has_slash = bad_index == std::errc() && slash != last && *slash == '/';
+    const auto [rest, bad_parts] = std::from_chars(has_slash ? slash + 1 : last, last, parts);
+    if (!has_slash || bad_parts != std::errc() || rest != last || index < 1 || index > parts ||
+        parts > kMost) {
+      throw UsageError(concat("--part must be I/N with 1 <= I <= N <= ", kMost, ", got ", quote(part_)));
+    }
+    return {index, parts};
+  }
+
+  void put_lines(const AnyEncoder& encoder, std::span<const std::string> texts,
+                 const AnyVectors& vectors) const {
     std::string all;
-    for (int64_t i = 0; i < vectors.size(0); ++i) {
-      Json vector = Json::array();
-      for (int64_t k = 0; k < vectors.size(1); ++k)
-        vector.push_back(vectors.data<float>()[i * vectors.size(1) + k]);
-      all += Json::object({{"text", valid_utf8(texts[static_cast<size_t>(i)])}, {"vector", vector}}).dump() +
-             "\n";
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const Json vector = to_json(encoder, vectors, static_cast<int64_t>(i));
+      all += Json::object({{"text", valid_utf8(texts[i])}, {"vector", vector}}).dump() + "\n";
     }
     out_ == "-" ? put_output(all) : write_file_atomically(out_, all);
   }
 
   EmbedFlags flags_;
-  std::string data_, out_;
+  std::string data_, out_, part_, task_ = "none";
+  bool skips_existing_ = false;
   text::TableFormat format_ = text::TableFormat::by_name;
 };
 
@@ -140,6 +239,8 @@ class Search : public Verb {
     declare_format(flags, format_);
     flags.text("index", "FILE", index_, "FILE.npy with their vectors; created if missing");
     flags.text("query", "TEXT", query_, "query (default: each line of stdin)");
+    flags.choice("compress", compress_, compressions(),
+                 "search 8 bits or the signs of each number of dense vectors first, and rank by 8 bits");
     flags.integer("top", top_, "lines to show", {.least = 1});
   }
 
@@ -147,10 +248,15 @@ class Search : public Verb {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead search --help");
     if (!index_.empty() && !index_.ends_with(".npy"))
       throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
-    const SentenceEncoder encoder = flags_.load();
+    const AnyEncoder encoder = flags_.load();
     flags_.options.normalize = true;
+    const auto* dense = std::get_if<SentenceEncoder>(&encoder);
+    if (dense == nullptr && (!index_.empty() || compress_ != "none"))
+      throw UsageError("--index and --compress are for dense vectors");
     const std::vector<std::string> texts = single_texts_of(data_, format_);
-    const Tensor corpus = vectors_of(encoder, texts, common.quiet);
+    const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
+    if (const auto kind = value_of<embed::IndexKind>(compress_))
+      compressed_.emplace(std::get<Tensor>(corpus), *kind);
     if (!query_.empty()) {
       show(encoder, corpus, texts, query_, common.json);
     } else {
@@ -160,26 +266,35 @@ class Search : public Verb {
   }
 
  private:
-  Tensor vectors_of(const SentenceEncoder& encoder, const std::vector<std::string>& texts, bool is_quiet) {
-    if (!index_.empty() && std::filesystem::exists(index_)) {
-      Tensor held = reading([&] { return io::load_npy(index_); });
-      const int64_t width = flags_.options.truncate_dim > 0
-                                ? std::min(flags_.options.truncate_dim, encoder.dim())
-                                : encoder.dim();
-      if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
-        throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
-                                texts.size(), " x ", width,
-                                " for this model and file; delete it to recreate it"));
-      }
-      check_finite(held);
-      held = embed::normalized_rows(held);  // `embed` may have written it without --normalize
-      check_rows(encoder, texts, held);
-      return held;
-    }
+  static std::vector<std::string> compressions() {
+    std::vector<std::string> words = word_list<embed::IndexKind>();
+    words.insert(words.begin(), "none");
+    return words;
+  }
+
+  AnyVectors vectors_of(const AnyEncoder& any, const std::vector<std::string>& texts, bool is_quiet) {
+    const auto* encoder = std::get_if<SentenceEncoder>(&any);
+    if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts);
     TextMeter meter(is_quiet);
-    Tensor made = flags_.encode(encoder, texts, meter);
-    if (!index_.empty()) io::save_npy(index_, made);
+    AnyVectors made = flags_.encode(any, texts, TextTask::document, &meter);
+    if (!index_.empty()) io::save_npy(index_, std::get<Tensor>(made));
     return made;
+  }
+
+  Tensor held_vectors(const SentenceEncoder& encoder, const std::vector<std::string>& texts) const {
+    Tensor held = reading([&] { return io::load_npy(index_); });
+    const int64_t width = flags_.options.truncate_dim > 0
+                              ? std::min(flags_.options.truncate_dim, encoder.dim())
+                              : encoder.dim();
+    if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
+      throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
+                              texts.size(), " x ", width,
+                              " for this model and file; delete it to recreate it"));
+    }
+    check_finite(held);
+    held = embed::normalized_rows(held);  // `embed` may have written it without --normalize
+    check_rows(encoder, texts, held);
+    return held;
   }
 
   void check_finite(const Tensor& held) const {
@@ -192,7 +307,8 @@ class Search : public Verb {
   }
 
   // An index of other lines, or by another model, finds nonsense. Weights of 4 bits move vectors by less.
-  void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts, const Tensor& held) {
+  void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
+                  const Tensor& held) const {
     if (texts.empty()) return;
     for (const size_t line : {size_t{0}, texts.size() / 2, texts.size() - 1}) {
       const Tensor made = encoder.encode(std::span(&texts[line], 1), flags_.options);
@@ -205,14 +321,19 @@ class Search : public Verb {
     }
   }
 
-  void show(const SentenceEncoder& encoder, const Tensor& corpus, const std::vector<std::string>& texts,
+  std::vector<embed::Match> matches_of(const AnyVectors& query, const AnyVectors& corpus) const {
+    if (compressed_) return compressed_->nearest(std::get<Tensor>(query), top_).front();
+    const auto among = [&](const auto& texts) {
+      return embed::nearest(std::get<std::decay_t<decltype(texts)>>(query), texts, top_).front();
+    };
+    return std::visit(among, corpus);
+  }
+
+  void show(const AnyEncoder& encoder, const AnyVectors& corpus, const std::vector<std::string>& texts,
             const std::string& query, bool as_json) {
-    EncodeTextOptions options = flags_.options;
-    options.progress = {};
-    const Tensor vector = encoder.encode(std::span(&query, 1), options);
+    const AnyVectors vector = flags_.encode(encoder, std::span(&query, 1), TextTask::query, nullptr);
     Json matches = Json::array();
-    const auto best = embed::nearest(vector, corpus, top_);
-    for (const embed::Match& match : best.front()) {
+    for (const embed::Match& match : matches_of(vector, corpus)) {
       const std::string& text = texts[static_cast<size_t>(match.row)];
       if (as_json) {
         matches.push_back(
@@ -226,7 +347,8 @@ class Search : public Verb {
   }
 
   EmbedFlags flags_;
-  std::string data_, index_, query_;
+  std::string data_, index_, query_, compress_ = "none";
+  std::optional<embed::VectorIndex> compressed_;
   text::TableFormat format_ = text::TableFormat::by_name;
   int64_t top_ = 5;
 };

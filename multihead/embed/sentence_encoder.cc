@@ -27,33 +27,6 @@ namespace multihead::embed {
 namespace {
 
 namespace fs = std::filesystem;
-using detail::dense_functions;
-using detail::find_value;
-using detail::joined;
-
-// Refuses the values of sentence_bert_config.json that would give other vectors.
-void check_transformer(const std::string& folder) {
-  const Json json = detail::read_json(folder, "sentence_bert_config.json");
-  for (const auto& [key, only] : {std::pair("transformer_task", "feature-extraction"),
-                                  {"module_output_name", "token_embeddings"},
-                                  {"query_length", ""},
-                                  {"document_length", ""},
-                                  {"query_expansion", ""}}) {
-    const Json* given = find_value(json, key);
-    MH_CHECK(given == nullptr || *given == Json(only), FormatError, folder,
-             "/sentence_bert_config.json: ", key, " ", quote(given->dump(), 80), " is not supported");
-  }
-}
-
-// A tokenizer that keeps capitals is refused where the folder wants them gone.
-void check_lower_case(const std::string& folder, const text::Tokenizer& tokenizer) {
-  const Json json = detail::read_json(folder, "sentence_bert_config.json");
-  const Json* lowers = find_value(json, "do_lower_case");
-  MH_CHECK(lowers == nullptr || !lowers->is_bool() || !lowers->as_bool() ||
-               tokenizer.encode("The CAT") == tokenizer.encode("the cat"),
-           FormatError, folder,
-           "/sentence_bert_config.json: do_lower_case is not supported, and the tokenizer keeps capitals");
-}
 
 // As the metadata say, else the mean, like a folder that says nothing.
 Pooling pooling_of_gguf(const std::string& path) {
@@ -83,41 +56,29 @@ SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, s
 }
 
 SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights) {
-  std::vector<Step> steps;
-  std::error_code ignored;
-  const std::string list = joined(folder, "modules.json");
-  if (fs::exists(list, ignored)) {
-    const Json modules = io::load_json(list);
-    MH_CHECK(modules.is_array(), FormatError, list, ": must be an array of modules");
-    for (const Json& module : modules.items()) {
-      const Json *type = find_value(module, "type"), *path = find_value(module, "path");
-      MH_CHECK(type != nullptr && type->is_string() && path != nullptr && path->is_string(), FormatError,
-               list, ": each module needs a type and a path");
-      const std::string& name = type->as_string();
-      const std::string& part = path->as_string();
-      MH_CHECK(fs::path(part).is_relative() && part.find("..") == part.npos, FormatError, list, ": path ",
-               quote(part), " leaves the folder");
-      steps.push_back({name.substr(name.rfind('.') + 1), joined(folder, part)});
-    }
-  } else {
-    steps = {{"Transformer", folder}};
-  }
-  MH_CHECK(!steps.empty() && steps[0].kind == "Transformer", FormatError, list,
-           ": the first module must be a Transformer");
-  TextModel encoder = TextModel::load(steps[0].path, weights);
-  const int64_t length = detail::read_max_length(steps[0].path, encoder.context());
-  SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(steps[0].path)),
+  Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
+  const std::vector<detail::Module> modules = detail::read_modules(folder);
+  const std::string& model = modules[0].path;
+  TextModel encoder = TextModel::load(model, weights);
+  const int64_t length = detail::read_max_length(model, encoder.context());
+  SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(model)),
                          {Pooling::mean}, length);
   if (io::is_gguf_file(folder)) loaded.pooling_ = {pooling_of_gguf(folder)};
-  check_transformer(steps[0].path);
-  check_lower_case(steps[0].path, loaded.tokenizer_);
-  for (size_t i = 1; i < steps.size(); ++i) loaded.read_module(steps[i], list);
+  detail::check_transformer(model, loaded.tokenizer_, "feature-extraction");
+  for (size_t i = 1; i < modules.size(); ++i) {
+    if (modules[i].kind == "Pooling") {
+      loaded.read_pooling(modules[i].path);
+    } else {
+      loaded.steps_.push_back(detail::read_step(modules[i], loaded.dim(), "sentence_embedding",
+                                                "Transformer, Pooling, Dense, LayerNorm and Normalize"));
+    }
+  }
   // The last one is an option of encode().
   if (!loaded.steps_.empty() && loaded.steps_.back().kind == VectorStep::Kind::normalize) {
     loaded.steps_.pop_back();
     loaded.normalizes_ = true;
   }
-  loaded.read_prompts(folder);
+  loaded.prompts_ = std::move(prompts);
   return loaded;
 }
 
@@ -154,21 +115,7 @@ int64_t SentenceEncoder::dim() const {
 }
 
 std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
-  MH_CHECK(!options.prompt || options.prompt_name.empty(), ValueError,
-           "SentenceEncoder: give a prompt or the name of one, not both");
-  const std::string& name = options.prompt_name.empty() ? default_prompt_ : options.prompt_name;
-  std::string prompt = options.prompt.value_or("");
-  if (!options.prompt && !name.empty()) {
-    const auto found = prompts_.find(name);
-    if (found == prompts_.end()) {
-      std::string known;
-      for (const auto& [other, text] : prompts_) known += (known.empty() ? "" : ", ") + other;
-      throw ValueError(concat("SentenceEncoder: prompt_name ", quote(name), " is unknown; the folder has ",
-                              known.empty() ? "none" : known));
-    }
-    prompt = found->second;
-  }
-  return prompt;
+  return prompts_.resolve("SentenceEncoder", options.prompt, options.prompt_name);
 }
 
 int64_t SentenceEncoder::skipped(const std::string& prompt) const {
@@ -178,21 +125,9 @@ int64_t SentenceEncoder::skipped(const std::string& prompt) const {
   return std::ssize(ids) - (!ids.empty() && tokenizer_.is_special(ids.back()) ? 1 : 0);
 }
 
-namespace {
-
-Tensor apply(const VectorStep& step, const Tensor& x) {
-  if (step.kind == VectorStep::Kind::normalize) return normalized_rows(x);
-  if (step.kind == VectorStep::Kind::layer_norm) return layer_norm(x, step.weight, step.bias, 1e-5);
-  const Tensor y = dense_functions().at(step.function)(linear(x, step.weight, step.bias));
-  if (!step.has_residual) return y;
-  return add(y, step.residual.defined() ? linear(x, step.residual) : x);
-}
-
-}  // namespace
-
 Tensor SentenceEncoder::finished(const Tensor& pooled, int64_t columns, std::optional<bool> normalize) const {
   Tensor x = pooled;
-  for (const VectorStep& step : steps_) x = apply(step, x);
+  for (const VectorStep& step : steps_) x = detail::apply(step, x);
   if (!normalize && normalizes_) x = normalized_rows(x);  // a module of the folder, before it is truncated
   if (columns < dim()) x = contiguous(slice(x, 1, 0, columns));
   return normalize.value_or(false) ? normalized_rows(x) : x;
@@ -244,49 +179,6 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
     if (has_tokens[i] == 0) std::fill_n(out.data<float>() + static_cast<int64_t>(i) * width, width, 0.0F);
   }
   return out;
-}
-
-namespace {
-
-void check_finite(const char* who, const Tensor& rows) {
-  const Tensor x = rows.contiguous();
-  const int64_t width = x.size(1);
-  for (int64_t row = 0; row < x.size(0); ++row) {
-    const float* const first = x.data<float>() + row * width;
-    MH_CHECK(std::all_of(first, first + width, [](float value) { return std::isfinite(value); }), ValueError,
-             "nearest: row ", row, " of the ", who, " holds NaN or Inf");
-  }
-}
-
-}  // namespace
-
-std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count) {
-  MH_CHECK(queries.rank() == 2 && corpus.rank() == 2 && queries.size(1) == corpus.size(1), ShapeError,
-           "nearest: expected [q, dim] and [n, dim], got ", queries.shape(), " and ", corpus.shape());
-  MH_CHECK(count > 0, ValueError, "nearest: count must be positive, got ", count);
-  check_finite("queries", queries), check_finite("corpus", corpus);
-  const NoTape silent;
-  const int64_t rows = corpus.size(0), asked = queries.size(0);
-  constexpr int64_t kRows = 4096;  // of the corpus at a time
-  std::vector<std::vector<Match>> best(static_cast<size_t>(asked));
-  const auto is_better = [](const Match& a, const Match& b) {
-    return a.score > b.score || (a.score == b.score && a.row < b.row);
-  };
-  for (int64_t begin = 0; begin < rows; begin += kRows) {
-    const int64_t end = std::min(begin + kRows, rows);
-    const Tensor scores = linear(queries, slice(corpus, 0, begin, end));  // [q, end - begin]
-    const float* score = scores.data<float>();
-    MH_CHECK(std::all_of(score, score + scores.numel(), [](float value) { return std::isfinite(value); }),
-             ValueError, "nearest: an inner product is not finite: the rows' numbers are too large for f32");
-    parallel_for(asked, [&](int64_t q, int) {
-      std::vector<Match>& list = best[static_cast<size_t>(q)];
-      for (int64_t i = 0; i < end - begin; ++i) list.push_back({begin + i, score[q * (end - begin) + i]});
-      const auto kept = std::min(std::ssize(list), count);
-      std::partial_sort(list.begin(), list.begin() + kept, list.end(), is_better);
-      list.resize(static_cast<size_t>(kept));
-    });
-  }
-  return best;
 }
 
 }  // namespace multihead::embed

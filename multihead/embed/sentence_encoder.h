@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/embed/nearest.h"
 #include "multihead/embed/pooling.h"
+#include "multihead/embed/prompts.h"
 #include "multihead/embed/text_model.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/text/tokenizer/tokenizer.h"
@@ -49,9 +51,9 @@ struct EncodeTextOptions {
 /// on any number of threads.
 class SentenceEncoder {
  public:
-  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, LayerNorm, Normalize) or a
-  /// model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or left as they
-  /// are, to be trained. Throws IoError, FormatError (a step that is none of these).
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, LayerNorm,
+  /// Normalize) or a model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or
+  /// left as they are, to be trained. Throws IoError, FormatError (a step that is none of these).
   static SentenceEncoder load(const std::string& folder,
                               std::optional<nn::WeightDtype> weights = nn::WeightDtype::f32);
 
@@ -85,24 +87,17 @@ class SentenceEncoder {
   /// Overrides the folder's pooling. Throws ValueError (a Dense module expects a different width).
   void set_pooling(Pooling pooling);
   int64_t max_length() const { return max_length_; }
-  const std::map<std::string, std::string>& prompts() const { return prompts_; }
-  const std::string& default_prompt_name() const { return default_prompt_; }
+  const std::map<std::string, std::string>& prompts() const { return prompts_.texts; }
+  const std::string& default_prompt_name() const { return prompts_.default_name; }
   /// How the folder wants vectors compared, by sentence-transformers' name; empty: it does not say.
-  const std::string& similarity_fn_name() const { return similarity_; }
+  const std::string& similarity_fn_name() const { return prompts_.similarity; }
   const models::Encoder& encoder() const { return encoder_.encoder(); }
   models::Encoder& encoder() { return encoder_.encoder(); }
   const TextModel& model() const { return encoder_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  struct Step {
-    std::string kind, path;
-  };
-  void read_module(const Step& step, const std::string& list);
   void read_pooling(const std::string& folder);
-  void read_dense(const std::string& folder);
-  void read_layer_norm(const std::string& folder);
-  void read_prompts(const std::string& folder);
   /// The first tokens of a text with this prompt that the pooling leaves out.
   int64_t skipped(const std::string& prompt) const;
   std::string prompt_of(const EncodeTextOptions& options) const;
@@ -115,17 +110,7 @@ class SentenceEncoder {
   bool normalizes_ = false;
   bool pools_prompt_ = true;
   int64_t max_length_ = 0;
-  std::map<std::string, std::string> prompts_;
-  std::string default_prompt_, similarity_;
+  Prompts prompts_;
 };
-
-struct Match {
-  int64_t row = 0;
-  float score = 0;
-};
-/// The `count` rows of `corpus` [n, dim] with the largest inner products with each of `queries` [q, dim],
-/// largest first, of equal ones the first. f32. Throws ValueError naming a row that holds NaN or Inf, which
-/// has no place in an order, and where finite rows give products that are not.
-std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count);
 
 }  // namespace multihead::embed

@@ -10,6 +10,8 @@
 #include "multihead/io/safetensors.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/norm.h"
 
 namespace multihead::embed {
 
@@ -37,6 +39,7 @@ namespace {
 using detail::dense_functions;
 using detail::find_value;
 using detail::joined;
+using detail::Module;
 
 std::string text_of(const Json& json) { return json.dump(2) + "\n"; }
 
@@ -84,11 +87,11 @@ std::vector<Pooling> modes_of(io::ConfigReader& config) {
   return modes;
 }
 
-// Vectors are all that a module reads and writes.
-void check_names(io::ConfigReader& config) {
+// Vectors of one kind are all that a module reads and writes.
+void check_names(io::ConfigReader& config, const std::string& feature) {
   for (const char* key : {"module_input_name", "module_output_name"}) {
     const Json* given = config.find(key);
-    if (given != nullptr && !given->is_null() && *given != Json("sentence_embedding")) {
+    if (given != nullptr && !given->is_null() && *given != Json(feature)) {
       config.fail(key, concat(quote(given->dump(), 80), " is not supported"));
     }
   }
@@ -101,47 +104,7 @@ Tensor loaded_weight(const io::SafetensorsFile& file, const char* name, const Sh
   return x;
 }
 
-}  // namespace
-
-void SentenceEncoder::read_module(const Step& step, const std::string& list) {
-  if (step.kind == "Pooling") {
-    read_pooling(step.path);
-  } else if (step.kind == "Dense") {
-    read_dense(step.path);
-  } else if (step.kind == "LayerNorm") {
-    read_layer_norm(step.path);
-  } else if (step.kind == "Normalize") {
-    const Json json = detail::read_json(step.path, "config.json");
-    if (json.is_object()) {
-      io::ConfigReader config(json, joined(step.path, "config.json"));
-      check_names(config);
-    }
-    steps_.push_back({.kind = VectorStep::Kind::normalize});
-  } else {
-    throw FormatError(concat(list, ": ", quote(step.kind),
-                             " is not supported; supported are Transformer, Pooling, Dense, LayerNorm and "
-                             "Normalize"));
-  }
-}
-
-void SentenceEncoder::read_pooling(const std::string& folder) {
-  const std::string file = joined(folder, "config.json");
-  const Json json = io::load_json(file);
-  io::ConfigReader config(json, file);
-  MH_CHECK(steps_.empty(), FormatError, file, ": Pooling after other modules is not supported");
-  pooling_ = modes_of(config);
-  MH_CHECK(!pooling_.empty(), FormatError, file, ": it names no way of pooling");
-  pools_prompt_ = config.boolean_or("include_prompt", true);
-  for (const char* key : {"word_embedding_dimension", "embedding_dimension"}) {
-    const int64_t width = config.integer_or(key, encoder_.embed_dim());
-    if (width != encoder_.embed_dim()) {
-      config.fail(key, concat("must be ", encoder_.embed_dim(), ", the encoder's, got ", width));
-    }
-  }
-  config.refuse_unknown();
-}
-
-void SentenceEncoder::read_dense(const std::string& folder) {
+VectorStep read_dense(const std::string& folder, int64_t in, const std::string& feature) {
   const std::string file = joined(folder, "config.json");
   const Json json = io::load_json(file);
   io::ConfigReader config(json, file);
@@ -158,7 +121,6 @@ void SentenceEncoder::read_dense(const std::string& folder) {
     }
   }
   const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
-  const int64_t in = dim();
   step.weight = weights.load("linear.weight").to(Dtype::f32);
   MH_CHECK(step.weight.rank() == 2 && step.weight.size(1) == in, FormatError, folder,
            ": linear.weight must be [out, ", in, "], got ", step.weight.shape());
@@ -172,48 +134,71 @@ void SentenceEncoder::read_dense(const std::string& folder) {
   }
   step.has_residual = config.boolean_or("use_residual", false);
   if (step.has_residual && in != out) step.residual = loaded_weight(weights, "residual.weight", {out, in});
-  check_names(config);
-  steps_.push_back(std::move(step));
+  check_names(config, feature);
+  return step;
 }
 
-void SentenceEncoder::read_layer_norm(const std::string& folder) {
+VectorStep read_layer_norm(const std::string& folder, int64_t in) {
   const std::string file = joined(folder, "config.json");
   const Json json = io::load_json(file);
   io::ConfigReader config(json, file);
-  const int64_t width = config.integer_or("dimension", dim());
-  if (width != dim()) config.fail("dimension", concat("must be ", dim(), ", got ", width));
+  const int64_t width = config.integer_or("dimension", in);
+  if (width != in) config.fail("dimension", concat("must be ", in, ", got ", width));
   config.refuse_unknown();
   const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
-  steps_.push_back({.kind = VectorStep::Kind::layer_norm,
-                    .weight = loaded_weight(weights, "norm.weight", {width}),
-                    .bias = loaded_weight(weights, "norm.bias", {width})});
+  return {.kind = VectorStep::Kind::layer_norm,
+          .weight = loaded_weight(weights, "norm.weight", {width}),
+          .bias = loaded_weight(weights, "norm.bias", {width})};
 }
 
-void SentenceEncoder::read_prompts(const std::string& folder) {
-  std::error_code ignored;
-  const std::string file = joined(folder, "config_sentence_transformers.json");
-  if (!std::filesystem::exists(file, ignored)) return;
-  const Json json = io::load_json(file);
-  if (const Json* type = find_value(json, "model_type")) {
-    MH_CHECK(*type == Json("SentenceTransformer"), FormatError, file, ": model_type must be ",
-             "\"SentenceTransformer\", got ", quote(type->dump(), 80));
+}  // namespace
+
+namespace detail {
+
+VectorStep read_step(const Module& module, int64_t width, const std::string& feature, const char* supported) {
+  if (module.kind == "Dense") return read_dense(module.path, width, feature);
+  if (module.kind == "LayerNorm" && feature == "sentence_embedding")
+    return read_layer_norm(module.path, width);
+  MH_CHECK(module.kind == "Normalize", FormatError, module.path, ": module ", quote(module.kind),
+           " is not supported; supported are ", supported);
+  const std::string file = joined(module.path, "config.json");
+  const Json json = read_json(module.path, "config.json");
+  if (json.is_object()) {
+    io::ConfigReader config(json, file);
+    check_names(config, feature);
   }
-  if (const Json* prompts = find_value(json, "prompts"); prompts != nullptr && prompts->is_object()) {
-    for (const auto& [name, prompt] : prompts->members()) {
-      MH_CHECK(prompt.is_string(), FormatError, file, ": prompt ", quote(name), " must be a text");
-      prompts_[std::string(name)] = prompt.as_string();
+  return {.kind = VectorStep::Kind::normalize};
+}
+
+Tensor apply(const VectorStep& step, const Tensor& x) {
+  if (step.kind == VectorStep::Kind::normalize) return normalized_rows(x);
+  if (step.kind == VectorStep::Kind::layer_norm) return layer_norm(x, step.weight, step.bias, 1e-5);
+  const Tensor y = dense_functions().at(step.function)(linear(x, step.weight, step.bias));
+  if (!step.has_residual) return y;
+  return add(y, step.residual.defined() ? linear(x, step.residual) : x);
+}
+
+int64_t width_after(const VectorStep& step, int64_t width) {
+  return step.kind == VectorStep::Kind::dense ? step.weight.size(0) : width;
+}
+
+}  // namespace detail
+
+void SentenceEncoder::read_pooling(const std::string& folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  io::ConfigReader config(json, file);
+  MH_CHECK(steps_.empty(), FormatError, file, ": Pooling after other modules is not supported");
+  pooling_ = modes_of(config);
+  MH_CHECK(!pooling_.empty(), FormatError, file, ": it names no way of pooling");
+  pools_prompt_ = config.boolean_or("include_prompt", true);
+  for (const char* key : {"word_embedding_dimension", "embedding_dimension"}) {
+    const int64_t width = config.integer_or(key, encoder_.embed_dim());
+    if (width != encoder_.embed_dim()) {
+      config.fail(key, concat("must be ", encoder_.embed_dim(), ", the encoder's, got ", width));
     }
   }
-  if (const Json* name = find_value(json, "default_prompt_name")) {
-    MH_CHECK(name->is_string() && prompts_.contains(name->as_string()), FormatError, file,
-             ": default_prompt_name ", quote(name->dump(), 80), " is none of its prompts");
-    default_prompt_ = name->as_string();
-  }
-  if (const Json* name = find_value(json, "similarity_fn_name")) {
-    MH_CHECK(name->is_string(), FormatError, file, ": similarity_fn_name must be a string, got ",
-             quote(name->dump(), 80));
-    similarity_ = name->as_string();
-  }
+  config.refuse_unknown();
 }
 
 std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() const {
@@ -257,15 +242,15 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
   }
   if (normalizes_) add("Normalize");
   Json prompts = Json::object();
-  for (const auto& [name, prompt] : prompts_) prompts[name] = prompt;
+  for (const auto& [name, prompt] : prompts_.texts) prompts[name] = prompt;
   std::map<std::string, std::string>& own = folders[""].files;
   own["modules.json"] = text_of(modules);
   own["sentence_bert_config.json"] =
       text_of(Json::object({{"max_seq_length", max_length_}, {"do_lower_case", Json(false)}}));
-  own["config_sentence_transformers.json"] =
-      text_of(Json::object({{"prompts", prompts},
-                            {"default_prompt_name", default_prompt_.empty() ? Json() : Json(default_prompt_)},
-                            {"similarity_fn_name", similarity_.empty() ? "cosine" : similarity_}}));
+  own["config_sentence_transformers.json"] = text_of(Json::object(
+      {{"prompts", prompts},
+       {"default_prompt_name", prompts_.default_name.empty() ? Json() : Json(prompts_.default_name)},
+       {"similarity_fn_name", prompts_.similarity.empty() ? "cosine" : prompts_.similarity}}));
   return folders;
 }
 

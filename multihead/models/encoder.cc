@@ -291,6 +291,7 @@ Tensor Encoder::run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) 
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const bool is_global = c.window == 0 || (c.global_every > 0 && i % c.global_every == 0);
     call.attention.mask = is_global ? Mask() : window(c.window, c.window);
+    if (rows.attended.defined()) call.attention.mask &= lengths(rows.attended);
     if (c.rotary_base > 0) {
       call.attention.rotary = !is_global && c.local_rotary_base > 0 ? &local : &global;
     }
@@ -324,7 +325,8 @@ Tensor Encoder::transformed(const Tensor& features) const {
   return head_norm(activate(head_dense(features), config_.head_activation));
 }
 
-Tensor Encoder::masked_lm(const Tensor& features) const {
+Tensor Encoder::masked_lm_logits(const Tensor& features) const {
+  MH_CHECK(config_.head == EncoderHead::masked_lm, ValueError, "Encoder: the model has no masked_lm head");
   const Tensor x = transformed(features);
   const nn::PackedLinear& packed = token_embedding.packed;
   return packed.defined() ? packed(x, head_bias) : linear(x, token_embedding.weight, head_bias);
@@ -346,14 +348,13 @@ Tensor Encoder::sequence_vectors(const Tensor& features, const TokenRows& rows) 
 }
 
 Tensor Encoder::logits_at(const TokenRows& rows, const Tensor& places, Rng* rng) const {
-  MH_CHECK(config_.head == EncoderHead::masked_lm, ValueError, "Encoder: the model has no masked_lm head");
-  return masked_lm(embedding(features(rows, rng), places));
+  return masked_lm_logits(embedding(features(rows, rng), places));
 }
 
 Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
   MH_CHECK(config_.head != EncoderHead::none, ValueError, "Encoder: the model has no head to compute logits");
   const Tensor x = features(rows, rng);
-  if (config_.head == EncoderHead::masked_lm) return masked_lm(x);
+  if (config_.head == EncoderHead::masked_lm) return masked_lm_logits(x);
   const bool reads_sequences = config_.head == EncoderHead::classification;
   const Tensor input = reads_sequences             ? sequence_vectors(x, rows)
                        : config_.transforms_labels ? transformed(x)

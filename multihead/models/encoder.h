@@ -131,6 +131,8 @@ class Encoder {
   Tensor logits(const TokenRows& rows, Rng* rng = nullptr) const;
   /// logits() of a masked_lm head at some tokens only: places [n] i64 of them all -> [n, vocab_size].
   Tensor logits_at(const TokenRows& rows, const Tensor& places, Rng* rng = nullptr) const;
+  /// The same of features() of any tokens: [n, embed_dim] -> [n, vocab_size].
+  Tensor masked_lm_logits(const Tensor& features) const;
 
   const EncoderConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);
@@ -158,7 +160,6 @@ class Encoder {
  private:
   Tensor embed(const TokenRows& rows, Rng* rng) const;
   Tensor run_layers(Tensor x, const TokenRows& rows, nn::LayerCall call) const;
-  Tensor masked_lm(const Tensor& features) const;
   Tensor transformed(const Tensor& features) const;
   Tensor sequence_vectors(const Tensor& features, const TokenRows& rows) const;
 

@@ -15,6 +15,9 @@ struct TokenRows {
   Tensor tokens;      ///< [N] i64
   Tensor cu_seqlens;  ///< [S + 1] i64: sequence s has the tokens [cu_seqlens[s], cu_seqlens[s + 1])
   Tensor types = {};  ///< [N] i64; undefined: all 0
+  /// [S] i64: the first tokens of each sequence, which its tokens attend to; undefined: all. Encoders alone
+  /// have it, for queries of ColBERT, whose added tokens none attends to.
+  Tensor attended = {};
 
   static TokenRows of(std::span<const std::vector<int32_t>> sequences,
                       std::span<const std::vector<int32_t>> types = {});

@@ -255,7 +255,9 @@ INTERNAL = {  # reason: names
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
-    "C++ only so far": "LabelFigures LabelReport LabelSetReport report_label_sets mean_squared_error labels_in is_label_list "
+    "C++ only so far": "SparseEncoder SpladePooling SparseRows MultiVectorEncoder MultiVectors QueryExpansion VectorKind vector_kind "
+    "TextTask Prompts VectorIndex IndexKind "
+    "LabelFigures LabelReport LabelSetReport report_label_sets mean_squared_error labels_in is_label_list "
     "is_text_classifier has_linear_head minimize LbfgsResult LbfgsOptions report_labels figures_of RankingScore pearson spearman Span SpannedText "
     "read_spans parse_spans ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
     "call_prefix call_language text_or_call_language ToolCallParser",
@@ -286,6 +288,7 @@ MEMBERS = {  # C++ member: what does it in Python
     "TransformerLayer.has_feed_forward": "nn.TransformerLayer",
     "TransformerLayer.has_post_norms": "nn.TransformerLayer",
     "Encoder.logits_at": "models.Encoder.logits",
+    "Encoder.masked_lm_logits": "models.Encoder.logits",
 }
 
 CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? ?\{", re.M)

@@ -39,6 +39,16 @@ expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" -
 cmp first.txt second.txt || fail "the kept vectors give other lines"
 [[ $(printf 'a mat\nthe cats\n' | "$multihead" search model --data texts.txt --top 1 | wc -l) == 2 ]] || fail "queries from stdin"
 
+for part in 1 2 3; do "$multihead" embed model --data texts.txt --out "part_$part.jsonl" --part "$part/3" --quiet; done
+cat part_1.jsonl part_2.jsonl part_3.jsonl | cmp - all.jsonl || fail "parts are not the whole"
+printf 'kept\n' >part_2.jsonl
+"$multihead" embed model --data texts.txt --out part_2.jsonl --part 2/3 --skip-existing
+[[ $(<part_2.jsonl) == kept ]] || fail "--skip-existing wrote over a file"
+expect 2 'part must be I/N' "$multihead" embed model --data texts.txt --out all.npy --part 4/3
+for kind in int8 binary; do
+  expect 0 '^(0.999|1.000) +2  the dog sat on a mat' "$multihead" search model --data texts.txt --compress $kind --query "the dog sat on a mat"
+done
+
 expect 2 'data FILE and --out FILE are required' "$multihead" embed model
 expect 2 'must end in .npy or .jsonl' "$multihead" embed model --data texts.txt --out all.csv
 expect 3 'No such file' "$multihead" embed model --data nothing.txt --out all.npy
@@ -62,6 +72,12 @@ cp -r "$encoders/bert_masked_lm" masked
 cp model/vocab.txt masked
 expect 0 'mask.html' "$multihead" attend masked --text 'the [MASK] sat' --out mask.html
 grep -q '"lens":\[\[\[\["' mask.html || fail 'a masked language model does not say what it would put there'
+
+expect 0 '"text":"the cats","vector":\{"' "$multihead" embed masked --kind sparse --max-active 3 --data texts.txt --out -
+expect 0 '^[0-9.]+ +2  the dog sat on a mat' "$multihead" search masked --kind sparse --data texts.txt --query "the dog sat on a mat"
+expect 2 'for dense vectors' "$multihead" embed masked --kind sparse --data texts.txt --out all.npy
+expect 2 'for dense vectors' "$multihead" search masked --kind sparse --data texts.txt --compress int8 --query a
+expect 3 'not a multi-vector model' "$multihead" embed model --kind multi_vector --data texts.txt --out -
 
 for name in bert_classifier bert_masked_lm; do
   cp -r "$encoders/$name" "$name"

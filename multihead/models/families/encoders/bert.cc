@@ -132,8 +132,8 @@ WeightMap electra_map(const C& c) {
   return map;
 }
 
-// Constants, tied weights, and the heads that other tasks left behind. A file may hold a head that its config does not
-// speak of: the encoder alone is read then.
+// Constants, tied weights, and the heads that other tasks left behind. A file may hold a head that its config
+// does not speak of, such as ColBERT's projection: the encoder alone is read then.
 std::vector<ExtraTensor> extras(const C& c) {
   std::vector<ExtraTensor> list =
       unread({"embeddings.position_ids", "embeddings.token_type_ids", "cls.seq_relationship.weight",
@@ -143,12 +143,12 @@ std::vector<ExtraTensor> extras(const C& c) {
               "discriminator_predictions.dense_prediction.weight",
               "discriminator_predictions.dense_prediction.bias"});
   if (c.head != EncoderHead::none) return list;
-  for (const ExtraTensor& extra :
-       unread({"cls.predictions.bias", "cls.predictions.transform.dense.weight",
-               "cls.predictions.transform.dense.bias", "cls.predictions.transform.LayerNorm.weight",
-               "cls.predictions.transform.LayerNorm.bias", "cls.predictions.transform.LayerNorm.gamma",
-               "cls.predictions.transform.LayerNorm.beta", "lm_head.bias", "lm_head.dense.weight",
-               "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias"})) {
+  for (const ExtraTensor& extra : unread(
+           {"cls.predictions.bias", "cls.predictions.transform.dense.weight",
+            "cls.predictions.transform.dense.bias", "cls.predictions.transform.LayerNorm.weight",
+            "cls.predictions.transform.LayerNorm.bias", "cls.predictions.transform.LayerNorm.gamma",
+            "cls.predictions.transform.LayerNorm.beta", "lm_head.bias", "lm_head.dense.weight",
+            "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias", "linear.weight"})) {
     list.push_back(extra);
   }
   return list;

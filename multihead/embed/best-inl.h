@@ -1,0 +1,26 @@
+// What searches share. Private to embed/.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "multihead/core/tensor/tensor.h"
+#include "multihead/embed/nearest.h"
+
+namespace multihead::embed::detail {
+
+/// Keeps the `count` best, best first.
+inline void keep_best(std::vector<Match>& list, int64_t count) {
+  const auto is_better = [](const Match& a, const Match& b) {
+    return a.score > b.score || (a.score == b.score && a.row < b.row);
+  };
+  const auto kept = std::min(std::ssize(list), count);
+  std::partial_sort(list.begin(), list.begin() + kept, list.end(), is_better);
+  list.resize(static_cast<size_t>(kept));
+}
+
+/// Throws ValueError naming the first row of `who` that holds NaN or Inf.
+void check_finite(const char* who, const Tensor& rows);
+void check_count(int64_t count);
+
+}  // namespace multihead::embed::detail

@@ -1,0 +1,206 @@
+// How folders of multi-vector models are written: by sentence-transformers, by PyLate, by Stanford's ColBERT.
+#include <filesystem>
+
+#include "multihead/core/error.h"
+#include "multihead/core/text/json.h"
+#include "multihead/embed/folder-inl.h"
+#include "multihead/embed/modules-inl.h"
+#include "multihead/embed/multi_vector_encoder.h"
+#include "multihead/io/config.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/models/files/adapter.h"
+
+namespace multihead::embed {
+namespace {
+
+constexpr const char* kTokenFeature = "token_embeddings";
+constexpr const char* kMultiVectorConfig = "config_sentence_transformers.json";
+
+// Python's string.punctuation, which ColBERT leaves out of documents.
+std::vector<std::string> punctuation() {
+  std::vector<std::string> all;
+  for (const char c : std::string_view("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")) all.emplace_back(1, c);
+  return all;
+}
+
+std::vector<std::string> skip_list(const Json& json, const std::string& where) {
+  MH_CHECK(json.is_array(), FormatError, where, " must be a list of words, got ", quote(json.dump(), 80));
+  std::vector<std::string> words;
+  for (const Json& word : json.items()) {
+    MH_CHECK(word.is_string(), FormatError, where, " must be a list of words, got ", quote(json.dump(), 80));
+    words.push_back(word.as_string());
+  }
+  return words;
+}
+
+bool is_set_true(const Json* value) { return value != nullptr && value->is_bool() && value->as_bool(); }
+
+}  // namespace
+
+MultiVectorEncoder MultiVectorEncoder::load(const std::string& folder, nn::WeightDtype weights) {
+  Prompts prompts = detail::read_prompts(folder, {"MultiVectorEncoder", "ColBERT"});
+  const std::string model = detail::read_modules(folder)[0].path;
+  TextModel text_model = TextModel::load(model, weights);
+  const int64_t context = text_model.context();
+  MultiVectorEncoder loaded(std::move(text_model), text::Tokenizer::load(models::tokenizer_folder(model)));
+  loaded.prompts_ = std::move(prompts);
+  loaded.max_length_ = detail::read_max_length(model, context);
+  detail::check_transformer(model, loaded.tokenizer_, "feature-extraction",
+                            {"query_length", "document_length", "query_expansion"});
+  loaded.read_modules(folder);
+  loaded.read_lengths(model);
+  for (const int64_t length : {loaded.query_length_, loaded.document_length_,
+                               loaded.expansion_ ? loaded.expansion_->length : int64_t{0}}) {
+    MH_CHECK(length <= context, FormatError, folder, ": texts of ", length,
+             " tokens are longer than the model's context of ", context);
+  }
+  MH_CHECK(!loaded.expansion_ || loaded.expansion_->is_attended ||
+               std::holds_alternative<models::Encoder>(loaded.model_.any()),
+           FormatError, folder,
+           ": query_expansion with attend false needs an encoder, and the model is none");
+  return loaded;
+}
+
+void MultiVectorEncoder::read_modules(const std::string& folder) {
+  const std::vector<detail::Module> modules = detail::read_modules(folder);
+  const Json config = detail::read_json(folder, kMultiVectorConfig);
+  const Json* type = detail::find_value(config, "model_type");
+  if (modules.size() == 1) return read_stanford(folder);
+  for (size_t i = 1; i < modules.size(); ++i) {
+    if (modules[i].kind == "MultiVectorMask") {
+      read_mask(modules[i].path);
+    } else {
+      steps_.push_back(detail::read_step(modules[i], dim(), kTokenFeature,
+                                         "Transformer, Dense, MultiVectorMask and Normalize"));
+    }
+  }
+  if (type != nullptr && *type == Json("ColBERT")) read_pylate(folder);
+}
+
+// sentence_bert_config.json's lengths and query_expansion, which come before what PyLate wrote.
+void MultiVectorEncoder::read_lengths(const std::string& folder) {
+  constexpr const char* kFile = "sentence_bert_config.json";
+  if (const auto length = detail::read_length(folder, kFile, "query_length")) query_length_ = *length;
+  if (const auto length = detail::read_length(folder, kFile, "document_length")) document_length_ = *length;
+  const Json json = detail::read_json(folder, kFile);
+  const Json* given = detail::find_value(json, "query_expansion");
+  if (given == nullptr) return;
+  io::ConfigReader config(*given, concat(folder, "/", kFile, ": query_expansion"));
+  const std::string strategy = config.string_or("strategy", "");
+  if (strategy != "fixed" && strategy != "min") {
+    config.fail("strategy", concat("must be fixed or min, got ", quote(strategy, 80)));
+  }
+  const Json* token = config.find("token");
+  set_expansion(config.integer_or("length", 0, {.min = 1}), strategy == "fixed",
+                config.boolean_or("attend", false),
+                token == nullptr || token->is_null() ? "" : config.string_or("token", ""));
+  config.refuse_unknown();
+}
+
+void MultiVectorEncoder::set_expansion(int64_t length, bool cuts, bool is_attended,
+                                       const std::string& token) {
+  std::optional<int32_t> id;
+  if (!token.empty()) {
+    id = tokenizer_.id(token);
+    MH_CHECK(id, FormatError, "MultiVectorEncoder: query_expansion's token ", quote(token, 80),
+             " is not in the vocabulary");
+  } else {
+    for (const char* mask : {"[MASK]", "<mask>"}) {
+      if (!id) id = tokenizer_.id(mask);
+    }
+    if (!id) id = tokenizer_.eos_id();
+    MH_CHECK(id, FormatError,
+             "MultiVectorEncoder: query_expansion needs a mask or an end token, and the tokenizer has none");
+  }
+  expansion_ = QueryExpansion{length, cuts, is_attended, *id};
+}
+
+void MultiVectorEncoder::set_marker(const std::string& name, const std::string& prefix) {
+  std::string& prompt = prompts_.texts[name];
+  prompt = prompt.starts_with(prefix) ? prompt : prefix + prompt;
+  for (const std::string& marker : {prompt, prompt.substr(0, prompt.find(' '))}) {
+    if (marker.empty() || !tokenizer_.id(marker)) continue;
+    markers_.push_back(marker);
+    return;
+  }
+}
+
+void MultiVectorEncoder::skip_words(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (const std::optional<int32_t> id = tokenizer_.id(word)) skipped_.insert(*id);
+  }
+}
+
+void MultiVectorEncoder::read_mask(const std::string& folder) {
+  const std::string file = detail::joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  io::ConfigReader config(json, file);
+  if (const Json* words = config.find("skiplist_words"))
+    skip_words(skip_list(*words, file + ": skiplist_words"));
+  if (const Json* tasks = config.find("skiplist_tasks")) {
+    skips_queries_ = skips_documents_ = false;
+    for (const std::string& task : skip_list(*tasks, file + ": skiplist_tasks")) {
+      (task == "query" ? skips_queries_ : skips_documents_) = true;
+      if (task != "query" && task != "document") {
+        config.fail("skiplist_tasks", concat("may name query and document, got ", quote(task, 80)));
+      }
+    }
+  }
+  if (const Json* only = config.find("keep_only_token_ids"); only != nullptr && !only->is_null()) {
+    config.fail("keep_only_token_ids", "is not supported");
+  }
+  config.refuse_unknown();
+}
+
+// PyLate up to version 3: Transformer and Dense, the rest in config_sentence_transformers.json.
+void MultiVectorEncoder::read_pylate(const std::string& folder) {
+  const Json json = detail::read_json(folder, kMultiVectorConfig);
+  for (const auto& [key, name] : {std::pair("query_prefix", "query"), {"document_prefix", "document"}}) {
+    const Json* prefix = detail::find_value(json, key);
+    if (prefix != nullptr && prefix->is_string()) set_marker(name, prefix->as_string());
+  }
+  const Json* expands = detail::find_value(json, "do_query_expansion");
+  const std::optional<int64_t> queries = detail::read_length(folder, kMultiVectorConfig, "query_length");
+  if (const auto length = detail::read_length(folder, kMultiVectorConfig, "document_length"))
+    document_length_ = *length;
+  if (expands == nullptr || !expands->is_bool() || expands->as_bool()) {
+    set_expansion(queries.value_or(32), true,
+                  is_set_true(detail::find_value(json, "attend_to_expansion_tokens")), "");
+  } else if (queries) {
+    query_length_ = *queries;
+  }
+  const Json* words = detail::find_value(json, "skiplist_words");
+  skip_words(words != nullptr
+                 ? skip_list(*words, detail::joined(folder, kMultiVectorConfig) + ": skiplist_words")
+                 : punctuation());
+  steps_.push_back({.kind = VectorStep::Kind::normalize});
+}
+
+// The projection lies among the model's weights.
+void MultiVectorEncoder::read_stanford(const std::string& folder) {
+  MH_CHECK(
+      detail::is_stanford(folder), FormatError, folder,
+      ": not a multi-vector model: no modules follow the Transformer, and config.json's architectures is not "
+      "HF_ColBERT");
+  const io::SafetensorsFile weights(detail::joined(folder, "model.safetensors"));
+  VectorStep projection;
+  projection.weight = weights.load("linear.weight").to(Dtype::f32);
+  MH_CHECK(projection.weight.rank() == 2 && projection.weight.size(1) == dim(), FormatError, folder,
+           ": linear.weight must be [out, ", dim(), "], got ", projection.weight.shape());
+  steps_ = {projection, {.kind = VectorStep::Kind::normalize}};
+  const Json metadata = detail::read_json(folder, "artifact.metadata");
+  const auto text_of = [&](const char* key, const char* otherwise) {
+    const Json* given = detail::find_value(metadata, key);
+    return given != nullptr && given->is_string() ? given->as_string() : otherwise;
+  };
+  set_marker("query", text_of("query_token_id", "[unused0]") + " ");
+  set_marker("document", text_of("doc_token_id", "[unused1]") + " ");
+  if (const auto length = detail::read_length(folder, "artifact.metadata", "doc_maxlen"))
+    document_length_ = *length;
+  set_expansion(detail::read_length(folder, "artifact.metadata", "query_maxlen").value_or(32), true,
+                is_set_true(detail::find_value(metadata, "attend_to_mask_tokens")), "");
+  const Json* masks = detail::find_value(metadata, "mask_punctuation");
+  if (masks == nullptr || is_set_true(masks)) skip_words(punctuation());
+}
+
+}  // namespace multihead::embed

@@ -1,0 +1,123 @@
+#include "multihead/embed/nearest.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "multihead/core/error.h"
+#include "multihead/core/threads/parallel.h"
+#include "multihead/embed/pooling.h"
+#include "multihead/embed/vector_index.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::embed {
+namespace {
+
+SparseRows random_sparse(int64_t rows, int64_t width, Rng& rng) {
+  const std::vector<float> dense = randn({rows, width}, rng).to_vector<float>();
+  std::vector<int64_t> ends = {0}, columns;
+  std::vector<float> values;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float value = dense[static_cast<size_t>(r * width + c)];
+      if (value < 1) continue;
+      columns.push_back(c), values.push_back(value);
+    }
+    ends.push_back(std::ssize(columns));
+  }
+  return {Tensor::of({rows + 1}, ends), Tensor::of({std::ssize(columns)}, columns),
+          Tensor::of({std::ssize(values)}, values), width};
+}
+
+Tensor dense_of(const SparseRows& rows) {
+  Tensor x = Tensor::zeros({rows.size(), rows.width});
+  for (int64_t r = 0; r < rows.size(); ++r) {
+    for (int64_t i = rows.ends.data<int64_t>()[r]; i < rows.ends.data<int64_t>()[r + 1]; ++i) {
+      x.data<float>()[r * rows.width + rows.columns.data<int64_t>()[i]] = rows.values.data<float>()[i];
+    }
+  }
+  return x;
+}
+
+TEST(NearestTest, SparseRowsAreFoundAsDenseOnes) {
+  Rng rng(3);
+  const SparseRows queries = random_sparse(7, 31, rng), corpus = random_sparse(50, 31, rng);
+  const auto got = nearest(queries, corpus, 60), want = nearest(dense_of(queries), dense_of(corpus), 60);
+  ASSERT_EQ(got.size(), 7U);
+  for (size_t q = 0; q < got.size(); ++q) {
+    ASSERT_EQ(got[q].size(), 50U);
+    for (size_t i = 0; i < 50; ++i) EXPECT_NEAR(got[q][i].score, want[q][i].score, 1e-5);
+    EXPECT_EQ(got[q][0].row, want[q][0].row);
+  }
+  SparseRows wrong = corpus;
+  wrong.width = 30;
+  EXPECT_THROW(nearest(queries, wrong, 1), ShapeError);
+  EXPECT_THROW(nearest(wrong, wrong, 1), ValueError);
+}
+
+TEST(NearestTest, MaxSimAddsEachQueryVectorsLargest) {
+  const auto vectors = [](std::initializer_list<float> values, std::vector<int64_t> ends) {
+    return MultiVectors{Tensor::of<float>({ends.back(), 2}, values), Tensor::of({std::ssize(ends)}, ends)};
+  };
+  const MultiVectors queries = vectors({1, 0, 0, 1, 2, 2}, {0, 2, 3});
+  const MultiVectors corpus = vectors({1, 0, .5, .25, 0, 3}, {0, 2, 2, 3});
+  const auto best = nearest(queries, corpus, 5);
+  ASSERT_EQ(best.size(), 2U);
+  EXPECT_EQ(best[0][0].row, 2);
+  EXPECT_EQ(best[0][0].score, 3.0F);  // 0 + 3
+  EXPECT_EQ(best[0][1].score, 1.25F);
+  EXPECT_EQ(best[0][2].score, -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(best[1][0].score, 6.0F);
+  EXPECT_EQ(best[1][1].score, 2.0F);
+}
+
+TEST(NearestTest, MaxSimHasTheSameBitsInPartsAndOnAnyNumberOfThreads) {
+  Rng rng(5);
+  std::vector<int64_t> ends = {0};
+  for (int64_t i = 0; i < 300; ++i) ends.push_back(ends.back() + 1 + i % 41);
+  const MultiVectors all = {randn({ends.back(), 24}, rng), Tensor::of({std::ssize(ends)}, ends)};
+  const auto together = nearest(all, all, 3);
+  const MultiVectors single = {slice(all.vectors, 0, ends[7], ends[8]), Tensor::of<int64_t>({2}, {0, 8})};
+  const int threads = num_threads();
+  for (const int count : {1, 3}) {
+    set_num_threads(count);
+    const auto alone = nearest(single, all, 3);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(alone[0][i].row, together[7][i].row);
+      EXPECT_EQ(alone[0][i].score, together[7][i].score);
+    }
+  }
+  set_num_threads(threads);
+}
+
+TEST(VectorIndexTest, FindsWhatIsNearestInFewerBits) {
+  Rng rng(4);
+  const Tensor rows = normalized_rows(randn({900, 70}, rng));
+  const Tensor queries = normalized_rows(randn({20, 70}, rng));
+  const auto want = nearest(queries, rows, 10);
+  for (const IndexKind kind : {IndexKind::int8, IndexKind::binary}) {
+    const VectorIndex index(rows, kind);
+    int64_t found = 0;
+    const auto got = index.nearest(queries, 10, kind == IndexKind::binary ? 40 : 4);
+    for (size_t q = 0; q < want.size(); ++q) {
+      EXPECT_NEAR(got[q][0].score, want[q][0].score, 3e-2);
+      for (const Match& match : want[q]) {
+        for (const Match& other : got[q]) found += static_cast<int64_t>(other.row == match.row);
+      }
+    }
+    EXPECT_GE(found, 190) << word_of(kind);
+    const auto itself = index.nearest(slice(rows, 0, 5, 8), 1);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(itself[i][0].row, static_cast<int64_t>(i) + 5);
+      EXPECT_NEAR(itself[i][0].score, 1, 1e-2);
+    }
+  }
+  EXPECT_EQ(VectorIndex(Tensor::zeros({2, 3}), IndexKind::int8).nearest(Tensor::ones({1, 3}), 5)[0].size(),
+            2U);
+  EXPECT_THROW(VectorIndex(Tensor::full({2, 3}, NAN), IndexKind::int8), ValueError);
+  EXPECT_THROW(VectorIndex(rows, IndexKind::int8).nearest(Tensor::ones({1, 3}), 5), ShapeError);
+}
+
+}  // namespace
+}  // namespace multihead::embed
