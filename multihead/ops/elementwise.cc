@@ -6,6 +6,7 @@
 #include "multihead/ops/binary-inl.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/narrow-inl.h"
+#include "multihead/ops/sum-inl.h"
 
 namespace multihead {
 namespace {
@@ -216,20 +217,23 @@ Tensor mean(const Tensor& x) {
   return total("mean", x, x.numel() > 0 ? 1 / static_cast<double>(x.numel()) : 0.0);
 }
 
-Tensor sum(const Tensor& input, int axis, bool keep_axis) {
-  if (input.dtype() == Dtype::f16) return cast(sum(widened(input), axis, keep_axis), input.dtype());
+Tensor sum(const Tensor& x, int axis, bool keep_axis) {
+  return cast(detail::wide_sum(x, axis, keep_axis), x.dtype());
+}
+
+Tensor detail::wide_sum(const Tensor& input, int axis, bool keep_axis) {
+  if (input.dtype() == Dtype::f16) return wide_sum(widened(input), axis, keep_axis);
   if (input.dtype() != Dtype::bf16) check_real("sum", "x", input);
   const Tensor x = dense(input);
   axis = x.shape().normalize(axis);
   Shape kept = x.shape();
   kept[axis] = 1;
   const Shape result = keep_axis ? kept : kept.erased(axis);
-  Tensor y = sum_axis_of(x, result,
-                         {product(x.shape(), 0, axis), x.size(axis), product(x.shape(), axis + 1, x.rank())});
-  y = record({input}, y, [shape = x.shape(), kept](const Tensor& dy) -> Gradients {
+  const Tensor y = sum_axis_of(
+      x, result, {product(x.shape(), 0, axis), x.size(axis), product(x.shape(), axis + 1, x.rank())});
+  return record({input}, y, [shape = x.shape(), kept](const Tensor& dy) -> Gradients {
     return {expand(reshape(dy, kept), shape)};
   });
-  return cast(y, input.dtype());
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

@@ -10,6 +10,7 @@
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"
+#include "multihead/ops/sum-inl.h"
 
 namespace multihead {
 namespace {
@@ -121,6 +122,13 @@ Tensor extreme_over(const char* who, const Tensor& input, std::span<const int> a
                 });
 }
 
+// In f32 if x is narrow.
+Tensor sum_over(const ReducedAxes& r, const Tensor& x, bool keep_axes) {
+  Tensor y = r.axes.empty() ? widened(x) : x;
+  for (auto axis = r.axes.rbegin(); axis != r.axes.rend(); ++axis) y = detail::wide_sum(y, *axis, true);
+  return keep_axes ? y : reshape(y, r.removed);
+}
+
 Tensor extreme_place_of(const char* who, const Tensor& input, int axis, bool keep_axis, bool largest) {
   const Tensor x = is_narrow(input) ? input.to(Dtype::f32) : input;
   const ReducedAxes r = reduced_axes(who, x, std::span<const int>(&axis, 1));
@@ -130,17 +138,13 @@ Tensor extreme_place_of(const char* who, const Tensor& input, int axis, bool kee
 }  // namespace
 
 Tensor sum(const Tensor& x, std::span<const int> axes, bool keep_axes) {
-  if (is_narrow(x)) return cast(sum(widened(x), axes, keep_axes), x.dtype());
-  const ReducedAxes r = reduced_axes("sum", x, axes);
-  Tensor y = x;
-  for (auto axis = r.axes.rbegin(); axis != r.axes.rend(); ++axis) y = sum(y, *axis, true);
-  return keep_axes ? y : reshape(y, r.removed);
+  return cast(sum_over(reduced_axes("sum", x, axes), x, keep_axes), x.dtype());
 }
 
 Tensor mean(const Tensor& x, std::span<const int> axes, bool keep_axes) {
-  if (is_narrow(x)) return cast(mean(widened(x), axes, keep_axes), x.dtype());
-  const int64_t count = reduced_axes("mean", x, axes).count;
-  return scale(sum(x, axes, keep_axes), count > 0 ? 1 / static_cast<double>(count) : 0);
+  const ReducedAxes r = reduced_axes("mean", x, axes);
+  const double factor = r.count > 0 ? 1 / static_cast<double>(r.count) : 0;
+  return cast(scale(sum_over(r, x, keep_axes), factor), x.dtype());
 }
 
 Tensor max(const Tensor& x, std::span<const int> axes, bool keep_axes) {

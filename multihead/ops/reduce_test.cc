@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/tensor/rng.h"
@@ -31,6 +32,24 @@ TEST(ReduceTest, OverOneAxisSeveralAndAll) {
   EXPECT_THAT(argmin(kX, -1, true), SameBits(Tensor::of<int64_t>({2, 1}, {0, 2})));
   EXPECT_THAT(max(Tensor::arange(24).as_strided({2, 3, 4}, {12, 4, 1}), {0, 2}),
               SameBits(Tensor::of<int64_t>({3}, {15, 19, 23})));
+}
+
+// Rounded once, whatever the number of axes; gradients are those of f32.
+TEST(ReduceTest, NarrowSumsAreThoseOfF32Rounded) {
+  Rng rng(3);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    const Tensor x = randn({5, 67, 33}, rng).to(dtype), seed = randn({5, 1, 1}, rng);
+    for (const std::vector<int>& axes : {std::vector<int>{}, {0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}}) {
+      const Tensor wide = x.to(Dtype::f32);
+      EXPECT_THAT(sum(x, axes), SameBits(sum(wide, axes).to(dtype)));
+      EXPECT_THAT(mean(x, axes, true), SameBits(mean(wide, axes, true).to(dtype)));
+    }
+    Tensor leaf = x.clone();
+    leaf.set_requires_grad();
+    Tape tape;
+    tape.backward(sum(leaf, {1, 2}, true), seed.to(dtype));
+    EXPECT_THAT(leaf.grad(), SameBits(expand(seed.to(dtype).to(Dtype::f32), {5, 67, 33})));
+  }
 }
 
 TEST(ReduceTest, OtherTypes) {
