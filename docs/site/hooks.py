@@ -8,6 +8,7 @@ import re
 from latex2mathml.converter import convert
 
 CODE = re.compile(r"(<(pre|code|script|style)\b.*?</\2>)", re.DOTALL)
+TABLE_CODE = re.compile(r"<t[dh]\b[^>]*>.*?</t[dh]>", re.DOTALL)
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 
 
@@ -86,7 +87,8 @@ def on_page_markdown(markdown, page, **_):
 
 def _mathml(match):
     block, inline = match.groups()
-    formula = convert(html.unescape(block or inline), display="block" if block else "inline")
+    source = html.unescape(block or inline).replace(r"\_", "_")  # latex2mathml keeps the backslash
+    formula = convert(source, display="block" if block else "inline")
     return f'<span class="formula">{formula}</span>' if block else formula  # MathML itself does not scroll
 
 
@@ -99,7 +101,8 @@ def _page_link(match, page):
 
 def on_page_content(content, page, **_):
     if not page.file.src_uri.endswith(".ipynb"):
-        return content
+        # A bar in a table's code is escaped, and Markdown drops that backslash only outside of code.
+        return TABLE_CODE.sub(lambda match: match[0].replace("\\|", "|"), content)
     content = re.sub(r'href="([^":#]+\.(?:md|ipynb))"', lambda match: _page_link(match, page), content)
     end, parts = 0, []
     for code in CODE.finditer(content):
