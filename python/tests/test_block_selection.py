@@ -43,3 +43,33 @@ def test_refusals():
         mh.block_masses(x, x, 0)
     with pytest.raises(ValueError, match="top_blocks: count must be >= 0, got -1"):
         mh.top_blocks(x, -1)
+
+
+def gradients(arrays, mask):
+    leaves = [mh.tensor(x, requires_grad=True) for x in arrays]
+    with mh.Tape() as tape:
+        y = mh.attention(*leaves, mask=mask)
+        tape.backward(mh.sum(y * mh.tensor(np.cos(np.arange(y.shape[2], dtype=arrays[0].dtype))[:, None])))
+    return [x.grad.numpy() for x in leaves]
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_gradients_under_narrow_blocks(size):
+    """Those of dense flags; the same bits for threads and for a sample alone, whatever the other one sees."""
+    rng = np.random.default_rng(size)
+    T = 150 if size == 16 else 320
+    arrays = [rng.standard_normal((2, heads, T, 24)).astype("f4") for heads in (4, 2, 2)]
+    blocks = -(-T // size)
+    flags = rng.random((2, 4, blocks, blocks)) < np.array([0.15, 0.9])[:, None, None, None]
+    flags |= np.eye(blocks, dtype=bool)
+    dense = flags.repeat(size, 2).repeat(size, 3)[:, :, :T, :T]
+    got = gradients(arrays, mh.blocks(flags, size, size) & mh.causal())
+    for x, want in zip(got, gradients([x.astype("f8") for x in arrays], mh.keep(dense) & mh.causal())):
+        assert np.abs(x - want).max() < 5e-6 * np.abs(want).max()
+    threads = mh.num_threads()
+    for count in (1, 3):
+        mh.set_num_threads(count)
+        for b in range(2):
+            alone = gradients([x[b : b + 1] for x in arrays], mh.blocks(flags[b : b + 1], size, size) & mh.causal())
+            assert all(np.array_equal(x[b : b + 1], one) for x, one in zip(got, alone))
+    mh.set_num_threads(threads)

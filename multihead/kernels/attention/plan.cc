@@ -6,6 +6,7 @@
 #include "multihead/core/error.h"
 #include "multihead/kernels/attention/driver-inl.h"
 #include "multihead/kernels/attention/engines/tile_rows-inl.h"
+#include "multihead/kernels/attention/tile_height-inl.h"
 
 namespace multihead::kernels {
 namespace {
@@ -67,8 +68,9 @@ void add_seen_pairs(const AttentionProblem& p, const RowTile& t, int k0, int k1,
   }
 }
 
-// Counts again with what dense masks and mask functions exclude, unless that would take as long as attention.
-void count_seen_pairs(const ForwardCall& call, AttentionPlan& plan) {
+// Counts again with what dense masks and mask functions exclude, unless that would take as long as attention. `tiles`: of
+// a task at most; 0 where key blocks are shared out.
+void count_seen_pairs(const ForwardCall& call, int64_t tiles, AttentionPlan& plan) {
   const AttentionProblem& p = *call.p;
   constexpr double kMost = 1 << 26;
   if (!call.has_keep) return;
@@ -77,13 +79,14 @@ void count_seen_pairs(const ForwardCall& call, AttentionPlan& plan) {
   }
   const SkippedKeys skipped = skipped_keys(call);
   std::vector<AttentionTask> tasks;
-  make_tasks(p, 1, tasks);
+  make_tasks(p, std::max<int64_t>(tiles, 1), tasks);
   plan.useful_pairs = plan.computed_pairs = 0;
   std::vector<uint8_t> keep(attention_key_block * kTileRows);
   RowTile tile;
   for (const AttentionTask& task : tasks) {
-    for (int64_t row = task.row_begin; row < task.row_end; row += skipped.rows) {
-      make_row_tile(p, task.b, task.kv, row, std::min(row + skipped.rows, task.row_end), tile);
+    const int64_t rows = skipped.runs && tiles > 0 ? tile_height(p, task) : skipped.rows;
+    for (int64_t row = task.row_begin; row < task.row_end; row += rows) {
+      make_row_tile(p, task.b, task.kv, row, std::min(row + rows, task.row_end), tile);
       for (int64_t k = tile.begin, end = 0; k < tile.end; k = end) {
         end = std::min<int64_t>(tile.end, (k / skipped.keys + 1) * skipped.keys);
         add_seen_pairs(p, tile, static_cast<int>(k), static_cast<int>(end), skipped.runs, keep, plan);
@@ -179,7 +182,7 @@ AttentionPlan attention_plan(const AttentionProblem& p, const ScoreTerms& t, con
     reason(plan, "no vector instructions above SSE2 (or MULTIHEAD_ISA caps them): plain loops");
     return plan;
   }
-  count_seen_pairs(call, plan);
+  count_seen_pairs(call, split ? 0 : tiles, plan);
   explain_keep(call, plan);
   plan.kernel = concat(split ? "split-key " : "tiled ", call.bf16 ? "bf16" : "f32");
   if (call.engine == Engine::amx) plan.kernel += " on AMX tiles";

@@ -15,6 +15,8 @@
 
 #include <algorithm>
 
+#include "multihead/kernels/attention/tile_height-inl.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "multihead/kernels/attention/passes/forward.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -78,7 +80,7 @@ class Forward {
   }
 
   void Run() {
-    height_ = TileHeight();
+    if (E::kSkipsKeys && !c_.terms->relative_value) height_ = tile_height(*c_.p, task_);
     const int64_t tiles =
         (task_.row_end - task_.row_begin + kTileRows - 1) / kTileRows;  // that memory is for
     for (int64_t row = task_.row_begin; row < task_.row_end; row += tiles * height_) {
@@ -126,31 +128,6 @@ class Forward {
   static constexpr int64_t kBufferFloats = int64_t{kBlock} * kTileRows * 13 / 4;  // three, and one of bytes
 
   static int64_t TileFloats(const ForwardCall& c) { return E::QueryFloats(c) + kTileRows * c.value_columns; }
-
-  // Rows of a tile: 16 if those together see far fewer keys than 64 do, in the blocks of a mask; else 64. A row's bits
-  // do not depend on it. One key block of one tile stands for the task (16x16 blocks, an eighth of them seen: .6).
-  HWY_NOINLINE int64_t TileHeight() const {
-    const AttentionProblem& p = *c_.p;
-    const int64_t first = task_.row_begin;
-    if (!E::kSkipsKeys || !p.mask_function.classify || c_.terms->relative_value) return kTileRows;
-    if (task_.row_end - first < kTileRows) return kTileRows;
-    RowTile whole, part[kTileGroups];
-    make_row_tile(p, task_.b, task_.kv, first, first + kTileRows, whole);
-    for (int g = 0; g < kTileGroups; ++g) {
-      const int64_t row = first + g * kGroupRows;
-      make_row_tile(p, task_.b, task_.kv, row, row + kGroupRows, part[g]);
-    }
-    const int64_t begin = (whole.begin + whole.end) / 2 / kBlock * kBlock;
-    const int64_t end = std::min<int64_t>(begin + kBlock, whole.end);
-    int together = 0, apart = 0;
-    for (int64_t k = std::max<int64_t>(begin, whole.begin); k < end; k += kRunGrain) {
-      const int64_t last = std::min(k + kRunGrain, end);
-      if (mask_class(p, whole, k, last) == BlockClass::empty) continue;
-      together += kTileGroups;
-      for (const RowTile& t : part) apart += mask_class(p, t, k, last) != BlockClass::empty ? 1 : 0;
-    }
-    return 2 * together > 3 * apart ? kGroupRows : kTileRows;
-  }
 
   // Rows [begin, end) of the task, as many tiles at most as there is memory for.
   void RunTiles(int64_t begin, int64_t end) {

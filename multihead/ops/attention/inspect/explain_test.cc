@@ -139,7 +139,12 @@ TEST(AttentionExplainTest, CountsThePairsOfBlocks) {
   fine.data<bool>()[3] = fine.data<bool>()[4] = fine.data<bool>()[(300 + 299) * 60 + 18] = true;
   const AttentionExplanation one = explain(x, x, x, {.mask = blocks(fine, 1, 5)});
   EXPECT_EQ(one.useful_pairs, 3 * 5);
-  EXPECT_EQ(one.computed_pairs, 64 * 32 + 44 * 16) << "keys 15 to 24 and 90 to 94";
+  EXPECT_EQ(one.computed_pairs, 16 * 32 + 44 * 16) << "keys 15 to 24, 16 rows at a time, and 90 to 94";
+  const Tensor narrow = Tensor::zeros({4, 16}, Dtype::boolean);
+  for (int64_t i = 0; i < 4; ++i) narrow.data<bool>()[i * 16 + 4 * i] = true;
+  const Tensor q = Tensor::ones({1, 2, 64, 16}), k = Tensor::ones({1, 2, 256, 16});
+  EXPECT_EQ(explain(q, k, k, {.mask = blocks(narrow, 16, 16)}).computed_pairs, 2 * 4 * 16 * 16)
+      << "16 rows at a time see as much as they use";
 }
 
 TEST(AttentionExplainTest, PlansFromSizesWithoutMemory) {
