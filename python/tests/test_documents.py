@@ -1,4 +1,5 @@
-"""Every Python block and every command of README.md and docs/*.md runs as it stands, in a folder that holds the files it names."""
+"""Every Python block and every command of README.md and docs/*.md runs as it stands, in a folder that holds the files it names;
+every whole program in C or C++ compiles."""
 
 import json
 import os
@@ -19,7 +20,7 @@ import multihead as mh
 ROOT = pathlib.Path(__file__).parents[2]
 ENCODERS = ROOT / "tests" / "data" / "encoders"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^```(python|sh|cpp|c)\n(.*?)^```", re.S | re.M)
 pytestmark = pytest.mark.skipif(not ENCODERS.exists(), reason="the documents lie in a checkout")
 
 WORDS = ("[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on a mat red sun sea green night water fire good bad "
@@ -239,6 +240,25 @@ def test_commands_run(page, folder):
         if not (PACKAGE / "multihead_png.so").exists():
             command = re.sub(r" \w+\.png\b", "", command)
         run(command, folder)
+
+
+def programs():
+    """The blocks in C and C++ that are whole programs."""
+    for language in ("cpp", "c"):
+        for page in pages(language):
+            found = [program for program in blocks(page.values[0], language) if "int main(" in program]
+            if found:
+                yield pytest.param(language, found, id=page.id)
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="there is no C++ compiler")
+@pytest.mark.parametrize("language,found", list(programs()))
+def test_programs_compile(language, found, tmp_path):
+    compiler = {"cpp": ["c++", "-std=c++20"], "c": ["cc", "-std=c11"]}[language]
+    for program in found:
+        source = tmp_path / f"main.{language}"
+        source.write_text(program)
+        subprocess.run([*compiler, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", ROOT, source], check=True)
 
 
 def test_no_prompt_ends_in_a_space():
