@@ -1,4 +1,4 @@
-"""What modules, configurations and optimisers print."""
+"""What modules, configurations, optimisers and the objects around a model print."""
 
 from . import _core
 
@@ -14,7 +14,9 @@ def tree(module, name):
         branch[leaf] = tensor.shape
     if not root:
         return f"{name}()"
-    return "\n".join([f"{name}: {_count(root):,} parameters", *_lines(root, module, "  ")])
+    packed = getattr(module, "packed_dtype", None)
+    beside = f", and matrices packed as {packed}" if packed else ""
+    return "\n".join([f"{name}: {_count(root):,} parameters{beside}", *_lines(root, module, "  ")])
 
 
 def _count(branch):
@@ -94,6 +96,29 @@ def _points_repr(points):
     return f"Points(kept: {', '.join(points.kept) or 'nothing yet'})"
 
 
+def _encoding_repr(encoding):
+    return f"Encoding({len(encoding)} tokens: {' '.join(encoding.tokens[:8])}{' …' if len(encoding) > 8 else ''})"
+
+
+def _classifier_repr(classifier):
+    labels = classifier.labels
+    return f"{type(classifier).__name__}({', '.join(labels[:6])}{f', … {len(labels)} labels' if len(labels) > 6 else ''})"
+
+
+def _generator_repr(generator):
+    return f"Generator({generator.running} running, {generator.waiting} waiting, {generator.bytes:,} bytes)"
+
+
+def _translator_repr(translator):
+    sizes = [f"{tokenizer.vocab_size:,}" for tokenizer in (translator.source_tokenizer, translator.target_tokenizer)]
+    return f"Translator({translator.model.parameter_count():,} parameters, {' to '.join(sizes)} tokens)"
+
+
+def _sizes_repr(sizes):
+    names = [name for name, value in vars(type(sizes)).items() if isinstance(value, property)]
+    return f"AttentionSizes({', '.join(f'{name}={getattr(sizes, name)!r}' for name in names)})"
+
+
 def install():
     for kind in vars(_core).values():
         if not isinstance(kind, type):
@@ -106,3 +131,9 @@ def install():
     _core.DecodeState.__repr__ = _state_repr
     _core.AttentionCapture.__repr__ = _capture_repr
     _core.Points.__repr__ = _points_repr
+    _core.AttentionSizes.__repr__ = _sizes_repr
+    _core.Encoding.__repr__ = _encoding_repr
+    _core.Generator.__repr__ = _generator_repr
+    _core.Translator.__repr__ = _translator_repr
+    for kind in (_core.ImageClassifier, _core.TextClassifier, _core.TokenClassifier):
+        kind.__repr__ = _classifier_repr

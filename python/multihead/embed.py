@@ -134,6 +134,9 @@ class CrossEncoder:
         self.activation_fn = activation_fn
         self.max_length = min(max_length or self._classifier.max_length, self.model.config.context)
 
+    def __repr__(self) -> str:
+        return f"CrossEncoder({len(self._classifier.labels)} labels, {self.max_length} tokens)"
+
     @property
     def model(self) -> Encoder:
         return self._classifier.encoder

@@ -113,4 +113,6 @@ class TextGenerator:
         return [self.tokenizer.decode(row, skip_special=True, continued=True) for row in rows]
 
     def __repr__(self) -> str:
-        return f"TextGenerator({self.model.parameter_count():,} parameters, {self.tokenizer.vocab_size:,} tokens)"
+        packed = self.model.packed_dtype
+        weights = f"matrices packed as {packed}" if packed else f"{self.model.parameter_count():,} parameters"
+        return f"TextGenerator({weights}, {self.tokenizer.vocab_size:,} tokens)"

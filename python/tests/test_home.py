@@ -126,6 +126,21 @@ def test_states_captures_and_points_print_what_they_hold(folder):
     assert repr(points) == "Points(kept: layers.0.resid_pre)"
 
 
+def test_what_stands_around_a_model_prints_what_it_is(folder, tmp_path):
+    tokenizer = mh.Tokenizer.load(folder)
+    encoding = tokenizer.encoding("the cat sat on the mat and so on")
+    assert repr(encoding) == f"Encoding({len(encoding)} tokens: {' '.join(encoding.tokens[:8])} …)"
+    packed = mh.models.LanguageModel.load(folder, weights="q4")
+    assert repr(packed).splitlines()[0].endswith(" parameters, and matrices packed as q4")
+    assert repr(mh.models.Generator(packed)) == "Generator(0 running, 0 waiting, 0 bytes)"
+    config = mh.models.EncoderConfig(vocab_size=tokenizer.vocab_size, context=16, num_layers=1, num_heads=2, embed_dim=8, ffn_dim=8,
+                                     head="classification", labels=["bad", "good"], num_labels=2)  # fmt: skip
+    mh.models.Encoder(config, rng=mh.Rng(1)).save(tmp_path / "classifier")
+    tokenizer.save(tmp_path / "classifier")
+    assert repr(mh.embed.TextClassifier.load(tmp_path / "classifier")) == "TextClassifier(bad, good)"
+    assert repr(mh.CrossEncoder(tmp_path / "classifier")) == "CrossEncoder(2 labels, 16 tokens)"
+
+
 def test_schedules_are_objects():
     schedule = mh.optim.Schedule("cosine", lr=2.0, warmup_steps=2, total_steps=10)
     expected = [mh.optim.learning_rate(i, kind="cosine", lr=2.0, warmup_steps=2, total_steps=10) for i in range(12)]
