@@ -270,7 +270,7 @@ class Tensor:
     def __getitem__(self, key: Index, /) -> Tensor: ...
 
     def numpy(self) -> numpy.ndarray:
-        """A NumPy array over the same memory (a copy for bfloat16)."""
+        """A NumPy array over the same memory (for bfloat16 a copy, which needs the package ml_dtypes)."""
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Any: ...
 
@@ -904,6 +904,7 @@ def attention(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike |
               (return_lse) and what capture receives
     Memory    O(Tq + Tk) per head beyond inputs and output
     Rows      without any allowed key give 0, see empty_row
+    dropout_p of the weights; it acts only in a call with an rng
     relative_bias, relative_key, relative_value
               [H or 1, span], [H or 1, span, D] and [H or 1, span, Dv]: a number and vectors per distance, that of query i and key
               j at clamp(j - i - offset + relative_center, 0, span - 1)

@@ -79,6 +79,11 @@ class TextGenerator:
 
         A str is one message of the user. The answer ends where the template ends a turn.
         """
+        if not self.tokenizer.chat_template:
+            raise ValueError(
+                "TextGenerator.chat: the model has no chat template; generate(text) continues a text, and models for "
+                "conversations (their names often end in Instruct or Chat) have one"
+            )
         talk = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         ids = self.tokenizer.apply_chat_template(talk, add_generation_prompt=True)
         options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings)

@@ -61,7 +61,7 @@ def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
 
 def test_chat_ends_with_the_turn(folder, monkeypatch):
     writer = mh.TextGenerator(folder)
-    with pytest.raises(ValueError, match="template"):
+    with pytest.raises(ValueError, match=r"no chat template; generate\(text\) continues a text"):
         writer.chat("hello")
     asked = {}
 
@@ -80,7 +80,7 @@ def test_chat_ends_with_the_turn(folder, monkeypatch):
 
 class _WithTemplate:
     def __init__(self, tokenizer, render):
-        self.eos_id, self._render = tokenizer.eos_id, render
+        self.eos_id, self.chat_template, self._render = tokenizer.eos_id, TEMPLATE, render
 
     def apply_chat_template(self, messages, **options):
         return self._render(messages, chat_template=TEMPLATE, **options)

@@ -34,7 +34,8 @@ class Patch:
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def __repr__(self):
-        return f"<multihead.torch.patch: {self.calls} calls, {self.fallbacks} left to PyTorch {self.reasons or ''}>"
+        reasons = f" {self.reasons}" if self.reasons else ""
+        return f"<multihead.torch.patch: {self.calls} calls, {self.fallbacks} left to PyTorch{reasons}>"
 
 
 def _why_not(tensors):

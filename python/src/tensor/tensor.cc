@@ -306,7 +306,7 @@ void bind_tensor_class(nb::module_& m) {
   c.def("__getitem__", &get_item, nb::arg().none(),
         nb::sig("def __getitem__(self, key: object, /) -> Tensor"));
   c.def("numpy", &to_numpy, nb::sig("def numpy(self) -> numpy.ndarray"),
-        "A NumPy array over the same memory (a copy for bfloat16).");
+        "A NumPy array over the same memory (for bfloat16 a copy, which needs the package ml_dtypes).");
   c.def(
       "__array__",
       [](nb::object self, nb::object dtype, nb::object copy) {
