@@ -60,7 +60,7 @@ std::string model_card(const Kind& kind, const RunRequest& request, const std::v
     text += concat("\n## Validation\n\n", table_of(*validation));
   }
   text += concat("\n## Settings\n\n", table_of(to_json(settings)));
-  const std::string& use = kind.examples.back().first;
+  const std::string& use = kind.examples.back().first;  // the last one uses the model (test_documents.py)
   return text + concat("\n## Use\n\n```sh\n", use, "\n```\n");
 }
 

@@ -242,6 +242,31 @@ def test_commands_run(page, folder):
         run(command, folder)
 
 
+def test_commands_have_the_flags_that_they_show():
+    """Indented examples, those of the help and those inside sentences, too."""
+    _, *sections = re.split(r"^## ", (ROOT / "docs/commands.md").read_text("utf-8"), flags=re.M)
+    flags = {}
+    for section in sections:
+        name = section.partition("\n")[0].removeprefix("multihead ")
+        flags[name] = {"--help", "--version", *re.findall(r"^\| (?:`|<code>)(--[a-z0-9-]+)", section, re.M)}
+    everywhere = flags.pop("Flags of every verb")
+    command = re.compile(rf"(?<![\w./])multihead ({'|'.join(sorted(flags, key=len, reverse=True))})\b([^`\n|]*)")
+    shown = 0
+    for page in PAGES:
+        for verb, rest in command.findall(page.read_text("utf-8").replace("\\\n", " ")):
+            given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest.partition("  #")[0]))
+            assert given <= flags[verb] | everywhere, f"{page.name}: multihead {verb}{rest}"
+            shown += 1
+    assert shown > 200
+
+
+def test_the_last_example_of_a_training_uses_its_model():
+    """It stands in the model's card."""
+    sections = (ROOT / "docs/commands.md").read_text("utf-8").split("\n## multihead train ")[1:]
+    last = [re.findall(r"^    multihead (\w+)", section.partition("\n## ")[0], re.M)[-1] for section in sections]
+    assert len(last) > 5 and "train" not in last
+
+
 def programs():
     """The blocks in C and C++ that are whole programs."""
     for language in ("cpp", "c"):

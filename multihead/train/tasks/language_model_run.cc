@@ -344,7 +344,8 @@ const Kind& LanguageModelTask::kind() {
            {"multihead train lm --data chats.jsonl --out tuned --init model --lora-rank 16",
             "conversations, {\"messages\": […]} on every line, of which the answers are learned"},
            {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
-            "custom sizes, character-level tokens"}},
+            "custom sizes, character-level tokens"},
+           {"multihead generate model --prompt \"It was\"", "use it"}},
       .unit = "token",
       .data =
           "training text, UTF-8; conversations (.jsonl); or tokens, or a list of token files (tokenizer "

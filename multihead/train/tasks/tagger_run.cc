@@ -269,7 +269,7 @@ const Kind& TaggerTask::kind() {
                    {"multihead train tagger --data train.conll --out model --resume",
                     "continue an interrupted run"},
                    {"multihead eval model --data test.conll", "precision, recall and F1 of each label"},
-                   {"multihead classify model --text \"…\"", "use it"}},
+                   {"multihead classify model --data texts.txt", "use it"}},
       .unit = "token",
       .data = "training texts with entities: words with tags (CoNLL), or JSON Lines",
       .valid = "validation texts; without them there is no evaluation",
