@@ -32,6 +32,9 @@ _HINTS = {  # what is typed out of habit -> what to write here
     "masked_fill": "mh.where(mask, value, x)",
     "size_": "shape",
     "dot": "the operator @",
+    "ravel": "flatten()",
+    "swapaxes": "transpose(a, b)",
+    "clip": "multihead.clamp(x, low, high)",
 }
 
 
@@ -247,7 +250,8 @@ class Methods:
         return _core.tensor(self.detach().clone(), requires_grad=self.requires_grad)
 
     def __getattr__(self: Tensor, name: str) -> Any:
-        hint = f"; write {_HINTS[name]}" if name in _HINTS else ""
+        ours = f"multihead.{name}(x, ...)" if name.islower() and callable(getattr(_core, name, None)) else ""
+        hint = f"; write {hint}" if (hint := _HINTS.get(name, ours)) else ""
         raise AttributeError(f"Tensor has no '{name}'{hint}")
 
     @property
@@ -371,6 +375,8 @@ def install() -> None:
              "__static_attributes__"}  # fmt: skip
     for name, value in vars(Methods).items():
         if name not in taken:
+            if hasattr(value, "__code__"):
+                value.__qualname__ = f"Tensor.{name}"  # what Python's own errors say
             setattr(Tensor, name, value)
     for name, function in _functions().items():
         setattr(Tensor, name, _method(function))

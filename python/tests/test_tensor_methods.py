@@ -1,6 +1,7 @@
 """A Tensor has the operators, methods and habits of NumPy's and PyTorch's arrays, differentiable or refused by name."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -176,6 +177,18 @@ def test_it_is_walked_over_by_rows():
     assert [row.tolist() for row in mh.tensor(X)] == X.tolist() and 4.0 in mh.tensor(X) and 7 not in mh.tensor(X)
     with pytest.raises(TypeError, match="without axes"):
         list(mh.tensor(1.0))
+
+
+@pytest.mark.parametrize(
+    "call,wrong",
+    [(lambda x: x.cumsum(0), "'cumsum'; write multihead.cumsum(x, ...)"), (lambda x: x.ravel(), "'ravel'; write flatten()"),
+     (lambda x: x.mean(dim=0), "Tensor.mean() got an unexpected keyword argument 'dim'")],
+)  # fmt: skip
+def test_habits_are_told_what_to_write(call, wrong):
+    with pytest.raises((AttributeError, TypeError), match=re.escape(wrong)):
+        call(mh.tensor(X))
+    for name in ("nothing", "Rng"):
+        assert str(pytest.raises(AttributeError, getattr, mh.tensor(X), name).value) == f"Tensor has no '{name}'"
 
 
 def test_copies_are_differentiable():
