@@ -71,15 +71,30 @@ struct EmbedFlags {
     flags.choice("precision", precision, word_list<train::Precision>(),
                  "of products and attention; bf16: of the weights too, unless --weights says otherwise");
   }
+  // Flags that mean something for one kind of vectors only.
+  void check_flags_of(embed::VectorKind made) const {
+    const bool is_dense = made == embed::VectorKind::dense;
+    if (max_active != 0 && made != embed::VectorKind::sparse)
+      throw UsageError(
+          concat("--max-active is for sparse vectors; those of ", quote(folder), " are ", word_of(made)));
+    for (const auto& [is_given, flag] :
+         {std::pair(pooling != "folder", "--pooling"), std::pair(normalize, "--normalize"),
+          std::pair(options.truncate_dim != 0, "--truncate-dim")}) {
+      if (is_given && !is_dense)
+        throw UsageError(
+            concat(flag, " is for dense vectors; those of ", quote(folder), " are ", word_of(made)));
+    }
+  }
   AnyEncoder load() {
     if (normalize) options.normalize = true;
     if (!prompt.empty()) options.prompt = prompt;
     options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
     if (weights == "f32") weights = precision;
     const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+    const auto how = value_of<embed::VectorKind>(kind);
+    const embed::VectorKind made = how ? *how : reading([&] { return embed::vector_kind(folder); });
+    check_flags_of(made);
     return reading([&]() -> AnyEncoder {
-      const auto how = value_of<embed::VectorKind>(kind);
-      const embed::VectorKind made = how ? *how : embed::vector_kind(folder);
       if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dtype);
       if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dtype);
       SentenceEncoder encoder = SentenceEncoder::load(folder, dtype);
@@ -160,9 +175,12 @@ class Embed : public Verb {
       throw UsageError(concat("--out must end in .npy or .jsonl, or be -; got ", quote(out_)));
     }
     const auto [index, parts] = numbers_of_part();
+    if (skips_existing_ && out_ == "-") throw UsageError("--skip-existing needs --out FILE, not -");
     std::error_code ignored;
-    if (skips_existing_ && out_ != "-" && std::filesystem::exists(out_, ignored)) return kDone;
+    if (skips_existing_ && std::filesystem::exists(out_, ignored)) return kDone;
     const AnyEncoder encoder = flags_.load();
+    if (task_ != "none" && !std::holds_alternative<MultiVectorEncoder>(encoder))
+      throw UsageError("--task is for multi-vector models; texts of others have prompts: --prompt-name");
     if (is_matrix && !std::holds_alternative<SentenceEncoder>(encoder)) {
       throw UsageError(
           "--out FILE.npy is for dense vectors; write sparse and multi-vector ones to FILE.jsonl");

@@ -37,7 +37,7 @@ from ._inventing import ScoreRows, attention_rows, block_masses, compare, custom
 from ._trace import mask_mod, score_mod
 from ._trace.draws import random
 from .generate import TextGenerator
-from .embed import CrossEncoder, ImageClassifier, SentenceEncoder, TokenClassifier
+from .embed import CrossEncoder, ImageClassifier, MultiVectorEncoder, SentenceEncoder, SparseEncoder, TokenClassifier
 from .models import AutoModel
 from .io import load_safetensors, save_safetensors
 from .nn import masked_X

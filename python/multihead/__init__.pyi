@@ -170,7 +170,9 @@ from .generate import (
 from .embed import (
     CrossEncoder as CrossEncoder,
     ImageClassifier as ImageClassifier,
+    MultiVectorEncoder as MultiVectorEncoder,
     SentenceEncoder as SentenceEncoder,
+    SparseEncoder as SparseEncoder,
     TokenClassifier as TokenClassifier,
 )
 from .models import (

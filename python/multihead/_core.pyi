@@ -2830,11 +2830,6 @@ class TextEncoder:
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-def nearest(queries: ArrayLike, corpus: ArrayLike, count: int = 10) -> list[list[tuple[int, float]]]:
-    """
-    For each query the (row, score) of the rows of corpus with the largest inner products, largest first.
-    """
-
 class TextClassifier:
     """
     An encoder with a head for sequences and its tokenizer: labels of texts and of pairs of texts.
@@ -3083,6 +3078,95 @@ class TokenClassifier:
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+class SparseTextEncoder:
+    """What multihead.SparseEncoder is made of."""
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> SparseTextEncoder: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def prompts(self) -> dict[str, str]: ...
+
+    @property
+    def default_prompt_name(self) -> str: ...
+
+    @property
+    def similarity_fn_name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def encode(self, texts: Sequence[str], *, prompt: str = '', max_active: int = 0, batch_tokens: int = 1024, precision: ArrayLike = 'float32', progress: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    @property
+    def max_active(self) -> int: ...
+
+    @property
+    def model(self) -> Encoder: ...
+
+def nearest_sparse(query_ends: Tensor, query_columns: Tensor, query_values: Tensor, ends: Tensor, columns: Tensor, values: Tensor, width: int, count: int) -> list[list[tuple[int, float]]]: ...
+
+class MultiVectorTextEncoder:
+    """What multihead.MultiVectorEncoder is made of."""
+
+    @staticmethod
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32') -> MultiVectorTextEncoder: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def prompts(self) -> dict[str, str]: ...
+
+    @property
+    def default_prompt_name(self) -> str: ...
+
+    @property
+    def similarity_fn_name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def encode(self, texts: Sequence[str], *, task: str = 'none', prompt: str | None = None, normalize: bool | None = None, batch_tokens: int = 1024, precision: ArrayLike = 'float32', progress: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]: ...
+
+    @property
+    def model(self) -> Any: ...
+
+def nearest_multi_vector(queries: Tensor, query_ends: Tensor, vectors: Tensor, ends: Tensor, count: int) -> list[list[tuple[int, float]]]: ...
+
+def nearest_dense(queries: Tensor, corpus: Tensor, count: int) -> list[list[tuple[int, float]]]: ...
+
+class VectorIndex:
+    """
+    Vectors in a byte for each number, to search more of them than fit as f32. kind 'int8' compares bytes,
+    'binary' signs; the best are ordered by inner products of the query with the bytes.
+    """
+
+    def __init__(self, vectors: ArrayLike, kind: str = 'int8') -> None: ...
+
+    def nearest(self, queries: ArrayLike, count: int = 10, *, rescored: int = 4) -> list[list[tuple[int, float]]]:
+        """
+        For each query [q, dim] the (row, score) of the nearest rows, nearest first; of `rescored` times as many the
+        scores are computed.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def kind(self) -> str: ...
 
 class HttpServer:
     """What multihead.Server is made of."""

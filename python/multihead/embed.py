@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from ._core import (
-    ImageClassifier, TextClassifier, TextEncoder, TokenClassifier, fill_mask, label_probabilities, nearest, tensor,
+    ImageClassifier, MultiVectorTextEncoder, SparseTextEncoder, TextClassifier, TextEncoder, TokenClassifier, VectorIndex,
+    fill_mask, label_probabilities, nearest_dense, nearest_multi_vector, nearest_sparse, tensor,
 )  # fmt: skip
 from ._types import ArrayLike, Function, PathLike
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from ._core import Encoder, Tokenizer
 
 __all__ = [
-    "CrossEncoder", "ImageClassifier", "SentenceEncoder", "TextClassifier", "TokenClassifier", "fill_mask",
-    "label_probabilities", "nearest",
+    "CrossEncoder", "ImageClassifier", "MultiVectorEncoder", "SentenceEncoder", "SparseEncoder", "SparseVectors",
+    "TextClassifier", "TokenClassifier", "VectorIndex", "fill_mask", "label_probabilities", "nearest", "quantize_embeddings",
 ]  # fmt: skip
 
 
@@ -26,87 +28,51 @@ def _batch_tokens(batch_size):
     return min(32 * batch_size, 1024)
 
 
-class SentenceEncoder:
-    """A model with its tokenizer and pooling, read from a sentence-transformers folder or a plain model folder.
+class _TextEncoder:
+    """What the encoders of texts share: prompts, and how they are pickled, as their folder."""
 
-    The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
-    tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
-    The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
-    'int8' (per row), 'q8', 'q5', 'q4' (per group of 32) for less memory and time. precision: 'bf16' computes products and
-    attention in bf16, the weights too unless `weights` says otherwise.
-    """
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    similarity_fn_name: str
+    _encoder: Any
 
-    def __init__(self, model_name_or_path: PathLike, *, prompts: Mapping[str, str] | None = None, default_prompt_name: str | None = None, truncate_dim: int | None = None,
-                 similarity_fn_name: str | None = None, weights: str | None = None, pooling: str | None = None, precision: str = "f32") -> None:
-        if precision not in ("f32", "bf16"):
-            raise ValueError(f"SentenceEncoder: precision must be 'f32' or 'bf16', got {precision!r}")
-        self._encoder = TextEncoder.load(model_name_or_path, weights or precision, pooling)
-        self.precision = precision
-        self.prompts = {**self._encoder.prompts, **(prompts or {})}
-        self.default_prompt_name = default_prompt_name or self._encoder.default_prompt_name or None
+    def _take(self, path, core, similarities, options):
+        self._made_of = (os.path.abspath(os.fspath(path)), {name: value for name, value in options.items() if value is not None})
+        self._encoder = core
+        self.precision = options["precision"]
+        self.prompts = {**core.prompts, **(options["prompts"] or {})}
+        self.default_prompt_name = options["default_prompt_name"] or core.default_prompt_name or None
         self._prompt(self.default_prompt_name)
-        if truncate_dim is not None and truncate_dim < 1:
-            raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
-        self.truncate_dim = truncate_dim
-        self.similarity_fn_name = similarity_fn_name or self._encoder.similarity_fn_name or "cosine"
-        if self.similarity_fn_name not in _SIMILARITIES:
-            raise ValueError(f"SentenceEncoder: similarity_fn_name must be one of {sorted(_SIMILARITIES)}, "
+        self.similarity_fn_name = options["similarity_fn_name"] or core.similarity_fn_name or next(iter(similarities))
+        if self.similarity_fn_name not in similarities:
+            raise ValueError(f"{type(self).__name__}: similarity_fn_name must be one of {sorted(similarities)}, "
                              f"got {self.similarity_fn_name!r}")
+
+    def __reduce__(self):
+        return _from_folder, (type(self), *self._made_of)
 
     def _prompt(self, name):
         if name is not None and name not in self.prompts:
-            raise ValueError(f"SentenceEncoder: prompt_name {name!r} is none of {sorted(self.prompts)}")
+            raise ValueError(f"{type(self).__name__}: prompt_name {name!r} is none of {sorted(self.prompts)}")
         return "" if name is None else self.prompts[name]
 
-    def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
-               output_value: str = "sentence_embedding", precision: str = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
-               device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None) -> Any:
-        """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
-
-        batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
-        truncate_dim beyond the width keeps all. output_value, precision (of the vectors) and device have one value.
-        """
-        _only("SentenceEncoder", output_value=(output_value, "sentence_embedding"), precision=(precision, "float32"),
-              device=(device, "cpu"))
-        single = isinstance(sentences, str)
-        texts = [sentences] if single else list(sentences)
-        prompt_name = prompt_name or self.default_prompt_name
-        if prompt is None:
-            prompt = self._prompt(prompt_name)
-        vectors = self._encoder.encode(
-            texts, prompt=prompt, normalize=normalize_embeddings or None, batch_tokens=_batch_tokens(batch_size),
-            precision={"f32": "float32", "bf16": "bfloat16"}[self.precision],
-            truncate_dim=truncate_dim or self.truncate_dim or 0, progress=_bar if show_progress_bar else None)
-        if convert_to_tensor or not convert_to_numpy:
-            return vectors[0] if single else vectors
-        import numpy as np
-
-        array = np.asarray(vectors)
-        return array[0] if single else array
+    def _work(self, batch_size, show_progress_bar):
+        return {"batch_tokens": _batch_tokens(batch_size), "progress": _bar if show_progress_bar else None,
+                "precision": {"f32": "float32", "bf16": "bfloat16"}[self.precision]}
 
     def encode_query(self, sentences: Any, **options: Any) -> Any:
         """encode() with the prompt "query", if there is one and no other is given."""
-        return self._encode_as(["query"], sentences, options)
+        return self._encode_as("query", ["query"], sentences, options)
 
     def encode_document(self, sentences: Any, **options: Any) -> Any:
         """encode() with the first of the prompts "document", "passage" and "corpus", if no other is given."""
-        return self._encode_as(["document", "passage", "corpus"], sentences, options)
+        return self._encode_as("document", ["document", "passage", "corpus"], sentences, options)
 
-    def _encode_as(self, names, sentences, options):
+    def _encode_as(self, task, names, sentences, options):
         if options.get("prompt") is None and options.get("prompt_name") is None:
             name = next((name for name in names if name in self.prompts), None)
             options = {**options, "prompt": self.prompts[name] if name else ""}
-        return self.encode(sentences, **options)
-
-    def similarity(self, a: ArrayLike, b: ArrayLike) -> np.ndarray[Any, Any]:
-        """Between the rows of a and b, by similarity_fn_name: the folder's, else 'cosine'; 'dot', or the distances
-        'euclidean' and 'manhattan', negated."""
-        import numpy as np
-
-        return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
-
-    def get_sentence_embedding_dimension(self) -> int:
-        return min(self.truncate_dim or self._encoder.dim, self._encoder.dim)
+        return self.encode(sentences, **options)  # type: ignore[attr-defined]
 
     @property
     def max_seq_length(self) -> int:
@@ -121,8 +87,258 @@ class SentenceEncoder:
         """The Encoder, LanguageModel or Seq2Seq."""
         return self._encoder.model
 
+
+def _from_folder(cls, path, options):
+    return cls(path, **options)
+
+
+def _check_precision(who, precision):
+    if precision not in ("f32", "bf16"):
+        raise ValueError(f"{who}: precision must be 'f32' or 'bf16', got {precision!r}")
+
+
+class SentenceEncoder(_TextEncoder):
+    """A model with its tokenizer and pooling, read from a sentence-transformers folder or a plain model folder.
+
+    The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
+    tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
+    The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
+    'int8' (per row), 'q8', 'q5', 'q4' (per group of 32) for less memory and time. precision: 'bf16' computes products and
+    attention in bf16, the weights too unless `weights` says otherwise.
+    """
+
+    def __init__(self, model_name_or_path: PathLike, *, prompts: Mapping[str, str] | None = None, default_prompt_name: str | None = None, truncate_dim: int | None = None,
+                 similarity_fn_name: str | None = None, weights: str | None = None, pooling: str | None = None, precision: str = "f32") -> None:
+        _check_precision("SentenceEncoder", precision)
+        if truncate_dim is not None and truncate_dim < 1:
+            raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
+        self.truncate_dim = truncate_dim
+        self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or precision, pooling), _SIMILARITIES, {
+            "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
+            "similarity_fn_name": similarity_fn_name, "weights": weights, "pooling": pooling, "precision": precision})
+
+    def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
+               output_value: str = "sentence_embedding", precision: str = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
+               device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None) -> Any:
+        """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
+
+        batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
+        truncate_dim beyond the width keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
+        them. output_value and device have one value.
+        """
+        _only("SentenceEncoder", output_value=(output_value, "sentence_embedding"), device=(device, "cpu"))
+        single = isinstance(sentences, str)
+        texts = [sentences] if single else list(sentences)
+        prompt_name = prompt_name or self.default_prompt_name
+        if prompt is None:
+            prompt = self._prompt(prompt_name)
+        vectors = self._encoder.encode(
+            texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or self.truncate_dim or 0,
+            **self._work(batch_size, show_progress_bar))
+        if precision != "float32":
+            quantized = quantize_embeddings(vectors, precision)
+            return quantized[0] if single else quantized
+        if convert_to_tensor or not convert_to_numpy:
+            return vectors[0] if single else vectors
+        import numpy as np
+
+        array = np.asarray(vectors)
+        return array[0] if single else array
+
+    def similarity(self, a: ArrayLike, b: ArrayLike) -> np.ndarray[Any, Any]:
+        """Between the rows of a and b, by similarity_fn_name: the folder's, else 'cosine'; 'dot', or the distances
+        'euclidean' and 'manhattan', negated."""
+        import numpy as np
+
+        return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
+
+    def get_sentence_embedding_dimension(self) -> int:
+        return min(self.truncate_dim or self._encoder.dim, self._encoder.dim)
+
     def __repr__(self) -> str:
         return f"SentenceEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
+
+
+class SparseVectors:
+    """Rows of weights of the vocabulary's tokens, most of them 0, as SciPy has them:
+    scipy.sparse.csr_matrix((x.data, x.indices, x.indptr), x.shape)."""
+
+    def __init__(self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
+        self.data, self.indices, self.indptr, self.shape = data, indices, indptr, shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: int | slice) -> SparseVectors:
+        """Some rows; a single one in a matrix of its own."""
+        first, last, step = rows.indices(len(self)) if isinstance(rows, slice) else (range(len(self))[rows], range(len(self))[rows] + 1, 1)
+        if step != 1:
+            raise ValueError(f"SparseVectors: rows must follow each other, got a step of {step}")
+        begin, end = self.indptr[first], self.indptr[max(last, first)]
+        return SparseVectors(self.data[begin:end], self.indices[begin:end], self.indptr[first:max(last, first) + 1] - begin,
+                             (max(last - first, 0), self.shape[1]))
+
+    def toarray(self) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        dense = np.zeros(self.shape, np.float32)
+        dense[np.repeat(np.arange(len(self)), np.diff(self.indptr)), self.indices] = self.data
+        return dense
+
+    def __repr__(self) -> str:
+        return f"SparseVectors({self.shape[0]} x {self.shape[1]}, {len(self.data)} numbers)"
+
+
+class SparseEncoder(_TextEncoder):
+    """SPLADE: a masked language model that weighs the tokens of its vocabulary by a text. Reads a folder of
+    sentence-transformers (Transformer, SpladePooling) or of any ...ForMaskedLM.
+
+    The weights of a text have the same bits alone and in any batch, on any number of threads. weights, precision: as of
+    SentenceEncoder.
+    """
+
+    def __init__(self, model_name_or_path: PathLike, *, prompts: Mapping[str, str] | None = None, default_prompt_name: str | None = None,
+                 similarity_fn_name: str | None = None, max_active_dims: int | None = None, weights: str | None = None, precision: str = "f32") -> None:
+        _check_precision("SparseEncoder", precision)
+        if max_active_dims is not None and max_active_dims < 1:
+            raise ValueError(f"SparseEncoder: max_active_dims must be positive, got {max_active_dims}")
+        self._take(model_name_or_path, SparseTextEncoder.load(model_name_or_path, weights or precision), {"dot": _SIMILARITIES["dot"], **_SIMILARITIES}, {
+            "prompts": prompts, "default_prompt_name": default_prompt_name, "similarity_fn_name": similarity_fn_name,
+            "max_active_dims": max_active_dims, "weights": weights, "precision": precision})
+        self.max_active_dims = max_active_dims or self._encoder.max_active or None
+
+    def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
+               convert_to_tensor: bool = True, convert_to_sparse_tensor: bool = True, device: Any = None, max_active_dims: int | None = None) -> Any:
+        """SparseVectors [n, vocabulary], of a single str of one row; convert_to_sparse_tensor=False: NumPy f32, all
+        columns ([vocabulary] of a single str). max_active_dims: keeps the largest weights of each text."""
+        import numpy as np
+
+        _only("SparseEncoder", device=(device, "cpu"))
+        single = isinstance(sentences, str)
+        texts = [sentences] if single else list(sentences)
+        if prompt is None:
+            prompt = self._prompt(prompt_name or self.default_prompt_name)
+        ends, columns, values = self._encoder.encode(texts, prompt=prompt, max_active=max_active_dims or self.max_active_dims or 0,
+                                                     **self._work(batch_size, show_progress_bar))
+        rows = SparseVectors(np.asarray(values), np.asarray(columns), np.asarray(ends), (len(texts), self._encoder.dim))
+        if convert_to_sparse_tensor:
+            return rows
+        return rows.toarray()[0] if single else rows.toarray()
+
+    def decode(self, embeddings: SparseVectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:
+        """For each row its tokens and their weights, the largest first."""
+        import numpy as np
+
+        result = []
+        for begin, end in zip(embeddings.indptr[:-1], embeddings.indptr[1:]):
+            columns, values = embeddings.indices[begin:end], embeddings.data[begin:end]
+            order = np.lexsort((columns, -values))[:top_k]
+            result.append([(self.tokenizer.token(int(columns[i])), float(values[i])) for i in order])
+        return result
+
+    def similarity(self, a: Any, b: Any) -> np.ndarray[Any, Any]:
+        """Between the rows of a and b, SparseVectors or arrays, by similarity_fn_name: 'dot' unless the folder says
+        otherwise."""
+        import numpy as np
+
+        dense = [np.atleast_2d(x.toarray() if isinstance(x, SparseVectors) else np.asarray(x)) for x in (a, b)]
+        return _SIMILARITIES[self.similarity_fn_name](*dense)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        return self._encoder.dim
+
+    def __repr__(self) -> str:
+        return f"SparseEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
+
+
+class MultiVectorEncoder(_TextEncoder):
+    """ColBERT: a vector for each token of a text; two texts are compared by MaxSim. Reads a folder of
+    sentence-transformers' MultiVectorEncoder, of PyLate, or of Stanford's ColBERT.
+
+    The vectors of a text have the same bits alone and in any batch, on any number of threads. weights, precision: as of
+    SentenceEncoder. encode_query() and encode_document() are what models are trained for.
+    """
+
+    def __init__(self, model_name_or_path: PathLike, *, prompts: Mapping[str, str] | None = None, default_prompt_name: str | None = None,
+                 similarity_fn_name: str | None = None, weights: str | None = None, precision: str = "f32") -> None:
+        _check_precision("MultiVectorEncoder", precision)
+        core = MultiVectorTextEncoder.load(model_name_or_path, weights or precision)
+        saved = core.similarity_fn_name if core.similarity_fn_name in _MULTI_VECTOR_SIMILARITIES else "maxsim"
+        self._take(model_name_or_path, core, _MULTI_VECTOR_SIMILARITIES, {
+            "prompts": prompts, "default_prompt_name": default_prompt_name, "similarity_fn_name": similarity_fn_name or saved,
+            "weights": weights, "precision": precision})
+
+    def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
+               convert_to_numpy: bool = True, device: Any = None, normalize_embeddings: bool = False, task: str | None = None) -> Any:
+        """A list of NumPy f32 [tokens, dim], one for each text; for a single str the array itself. task: 'query' or
+        'document'."""
+        import numpy as np
+
+        _only("MultiVectorEncoder", device=(device, "cpu"), convert_to_numpy=(convert_to_numpy, "True"))
+        if task not in (None, "query", "document"):
+            raise ValueError(f"MultiVectorEncoder: task must be 'query', 'document' or None, got {task!r}")
+        single = isinstance(sentences, str)
+        texts = [sentences] if single else list(sentences)
+        if prompt is None:
+            prompt = self._prompt(prompt_name or self.default_prompt_name)
+        vectors, ends = self._encoder.encode(texts, task=task or "none", prompt=prompt, normalize=normalize_embeddings or None,
+                                             **self._work(batch_size, show_progress_bar))
+        parts = np.split(np.asarray(vectors), np.asarray(ends)[1:-1]) if texts else []
+        return parts[0] if single else parts
+
+    def _encode_as(self, task, names, sentences, options):
+        return super()._encode_as(task, names, sentences, {"task": task, **options})
+
+    def similarity(self, a: Any, b: Any) -> np.ndarray[Any, Any]:
+        """[n, m] of the texts of a and b, lists of arrays [tokens, dim] or single ones: the sum over a text's vectors of
+        the largest inner product with one of the other's ('maxsim'), or their mean ('meanmaxsim')."""
+        return _MULTI_VECTOR_SIMILARITIES[self.similarity_fn_name](_as_list(a), _as_list(b))
+
+    def get_sentence_embedding_dimension(self) -> int:
+        return self._encoder.dim
+
+    def __repr__(self) -> str:
+        return f"MultiVectorEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
+
+
+def nearest(queries: Any, corpus: Any, count: int = 10) -> list[list[tuple[int, float]]]:
+    """For each query the (row, score) of the rows of corpus with the largest inner products, largest first: of arrays
+    [n, dim], of SparseVectors, or of lists of arrays [tokens, dim], compared by MaxSim."""
+    if isinstance(queries, SparseVectors) or isinstance(corpus, SparseVectors):
+        if not isinstance(queries, SparseVectors) or not isinstance(corpus, SparseVectors) or queries.shape[1] != corpus.shape[1]:
+            raise ValueError("nearest: queries and corpus must both be SparseVectors of one width")
+        parts = [tensor(part) for x in (queries, corpus) for part in (x.indptr, x.indices, x.data)]
+        return nearest_sparse(*parts, queries.shape[1], count)
+    if isinstance(corpus, (list, tuple)) and len(corpus) > 0 and getattr(corpus[0], "ndim", 1) == 2:
+        return nearest_multi_vector(*_joined(_as_list(queries)), *_joined(corpus), count)
+    return nearest_dense(_as_tensor(queries), _as_tensor(corpus), count)
+
+
+def quantize_embeddings(embeddings: ArrayLike, precision: str, ranges: ArrayLike | None = None,
+                        calibration_embeddings: ArrayLike | None = None) -> np.ndarray[Any, Any]:
+    """Vectors [n, dim] in fewer bits, as sentence-transformers has them. precision: 'int8' or 'uint8', each column from
+    its least number to its largest in `ranges` [2, dim], else of calibration_embeddings or these vectors themselves;
+    'binary' or 'ubinary', a bit for each number, 1 for positive ones, eight in a byte. To search vectors with fewer
+    bits, see VectorIndex, which needs no ranges."""
+    import numpy as np
+
+    x = np.atleast_2d(np.asarray(embeddings, np.float32))
+    if precision == "float32":
+        return x
+    if precision in ("binary", "ubinary"):
+        bits = np.packbits(x > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+    if precision not in ("int8", "uint8"):
+        raise ValueError(f"quantize_embeddings: precision must be 'float32', 'int8', 'uint8', 'binary' or 'ubinary', got {precision!r}")
+    if ranges is None:
+        known = x if calibration_embeddings is None else np.asarray(calibration_embeddings, np.float32)
+        if len(known) < 2:
+            raise ValueError(f"quantize_embeddings: {precision} needs ranges or calibration_embeddings for a single vector")
+        ranges = np.stack([known.min(0), known.max(0)])
+    least, most = np.asarray(ranges, np.float32)
+    steps = (most - least) / np.float32(255)
+    codes = np.clip(np.floor((x - least) / np.where(steps == 0, np.float32(1), steps)), 0, 255)
+    return codes.astype(np.uint8) if precision == "uint8" else (codes - 128).astype(np.int8)
 
 
 class CrossEncoder:
@@ -217,6 +433,36 @@ _SIMILARITIES = {
     "dot": lambda a, b: a @ b.T,
     "euclidean": lambda a, b: -((a[:, None] - b[None]) ** 2).sum(-1) ** 0.5,
     "manhattan": lambda a, b: -abs(a[:, None] - b[None]).sum(-1),
+}
+
+
+def _as_list(texts):
+    return [texts] if getattr(texts, "ndim", 0) == 2 else list(texts)
+
+
+def _joined(texts):
+    """Vectors of all texts, and where each ends."""
+    import numpy as np
+
+    return (tensor(np.ascontiguousarray(np.concatenate(texts), np.float32)),
+            tensor(np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)))
+
+
+def _as_tensor(vectors):
+    import numpy as np
+
+    return tensor(np.ascontiguousarray(vectors, np.float32))
+
+
+def _max_sim(a, b):
+    import numpy as np
+
+    return np.array([[(x @ y.T).max(1).sum() for y in b] for x in a], np.float32)
+
+
+_MULTI_VECTOR_SIMILARITIES = {
+    "maxsim": _max_sim,
+    "meanmaxsim": lambda a, b: _max_sim(a, b) / [[len(x)] for x in a],
 }
 
 

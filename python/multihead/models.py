@@ -18,8 +18,8 @@ class AutoModel:
 
     @staticmethod
     def from_pretrained(folder: PathLike, **options: Any) -> Any:
-        """The model of a folder, or a LanguageModel from a .gguf file; options are those of its class's load()."""
-        if os.path.isfile(folder):
+        """The model of a folder or of a .gguf file; options are those of its class's load()."""
+        if os.path.isfile(folder) and not is_encoder_folder(folder):
             return LanguageModel.load(folder, **options)
         if is_seq2seq_folder(folder):
             return Seq2Seq.load(folder, **options)

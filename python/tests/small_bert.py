@@ -4,6 +4,10 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
+
+import multihead as mh
+
 ENCODERS = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
 
 
@@ -13,3 +17,24 @@ def make_bert(folder, words):
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"do_lower_case": True, "model_max_length": 19, "tokenizer_class": "BertTokenizer"}))
     return folder
+
+
+def add_multi_vector_modules(folder, width):
+    """What makes a multi-vector model of sentence-transformers of an encoder's folder: 7 columns, and no full stops or
+    commas of documents."""
+    tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    kinds = ["base.modules.transformer.Transformer", "base.modules.dense.Dense",
+             "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask", "base.modules.normalize.Normalize"]
+    parts = ["", "1_Dense", "2_MultiVectorMask", "3_Normalize"]
+    (folder / "modules.json").write_text(json.dumps([
+        {"idx": i, "name": str(i), "path": part, "type": f"sentence_transformers.{kind}"}
+        for i, (part, kind) in enumerate(zip(parts, kinds))]))
+    configs = [{"in_features": width, "out_features": 7, "bias": False, "activation_function": "torch.nn.modules.linear.Identity", **tokens},
+               {"skiplist_words": [".", ",", "absent"], "skiplist_tasks": ["document"], "keep_only_token_ids": None}, tokens]
+    for part, config in zip(parts[1:], configs):
+        (folder / part).mkdir()
+        (folder / part / "config.json").write_text(json.dumps(config))
+    weight = np.random.default_rng(1).normal(size=(7, width)).astype(np.float32)
+    mh.save_safetensors(str(folder / "1_Dense" / "model.safetensors"), {"linear.weight": weight})
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(
+        {"model_type": "MultiVectorEncoder", "prompts": {"query": "q : ", "document": "the "}, "default_prompt_name": None}))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
+from small_bert import add_multi_vector_modules
 
 ROOT = pathlib.Path(__file__).parents[2]
 ENCODERS = ROOT / "tests" / "data" / "encoders"
@@ -87,6 +88,10 @@ def made(tmp_path_factory):
     for name, kind in [("bert", "bert_masked_lm"), ("all-MiniLM-L6-v2", "bert"),
                        ("sentiment", "bert_classifier"), ("tagger", "bert_tokens")]:
         encoder(folder / name, kind)
+    encoder(folder / "splade", "bert_masked_lm")
+    (folder / "splade" / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "SparseEncoder"}))
+    encoder(folder / "colbert")
+    add_multi_vector_modules(folder / "colbert", 20)
     reranker(folder / "reranker")
     translator(folder / "opus-mt")
     translator(folder / "run")

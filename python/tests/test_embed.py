@@ -39,11 +39,17 @@ def test_encode_takes_one_text_or_many(folder):
     wide = mh.SentenceEncoder(folder, truncate_dim=768)  # as sentence-transformers, which slices
     assert wide.get_sentence_embedding_dimension() == 20 == wide.encode(TEXTS).shape[1]
     assert np.array_equal(encoder.encode(TEXTS, device="cpu", precision="float32"), all_vectors)
-    for wrong in ({"device": "cuda"}, {"precision": "int8"}, {"output_value": "token_embeddings"}):
+    for wrong in ({"device": "cuda"}, {"precision": "int3"}, {"output_value": "token_embeddings"}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             encoder.encode(TEXTS, **wrong)
     assert isinstance(encoder.encode(TEXTS, convert_to_tensor=True), mh.Tensor)
     np.testing.assert_allclose(encoder.similarity(unit, unit), unit @ unit.T, atol=1e-6)
+
+
+def test_a_name_of_the_hub_is_told_how_to_be_fetched():
+    for kind in (mh.SentenceEncoder, mh.SparseEncoder, mh.MultiVectorEncoder, mh.CrossEncoder):
+        with pytest.raises(mh.IoError, match="hf download OWNER/NAME --local-dir FOLDER"):
+            kind("someone/a-model")
 
 
 def test_prompts(folder):

@@ -22,11 +22,13 @@ KEYWORDS = {
     "Seq2SeqRun", "ClassifierRun", "TaggerRun", "EmbedderRun", "RerankerRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "TaggerSettings", "EmbedderSettings",
     "RerankerSettings",
     "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
-    "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
+    "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "SpladePooling", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
     "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice", "RankingLoss",
+    "IndexKind", "TextTask", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
+    "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice",
 }  # fmt: skip
 RESULTS = {
     "AddNorm", "Entity", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
@@ -110,6 +112,12 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "save_image_encoder": "models.ImageEncoder.save",
     "load_image_encoder": "models.ImageEncoder.load",
     "VectorStep": "embed.SentenceEncoder",
+    "VectorKind": "embed.SentenceEncoder",  # of three classes
+    "vector_kind": "embed.SentenceEncoder",
+    "Prompts": "embed.SentenceEncoder.encode_query",
+    "QueryExpansion": "embed.MultiVectorEncoder.encode_query",
+    "SparseRows": "embed.SparseVectors",
+    "MultiVectors": "embed.MultiVectorEncoder.encode",
     "save_npy": "embed.SentenceEncoder",  # numpy.save
     "load_npy": "embed.SentenceEncoder",
     "save_seq2seq": "models.Seq2Seq.save",
@@ -255,9 +263,7 @@ INTERNAL = {  # reason: names
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
-    "C++ only so far": "SparseEncoder SpladePooling SparseRows MultiVectorEncoder MultiVectors QueryExpansion VectorKind vector_kind "
-    "TextTask Prompts VectorIndex IndexKind "
-    "LabelFigures LabelReport LabelSetReport report_label_sets mean_squared_error labels_in is_label_list "
+    "C++ only so far": "LabelFigures LabelReport LabelSetReport report_label_sets mean_squared_error labels_in is_label_list "
     "is_text_classifier has_linear_head minimize LbfgsResult LbfgsOptions report_labels figures_of RankingScore pearson spearman Span SpannedText "
     "read_spans parse_spans ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
     "call_prefix call_language text_or_call_language ToolCallParser",

@@ -76,6 +76,10 @@ grep -q '"lens":\[\[\[\["' mask.html || fail 'a masked language model does not s
 expect 0 '"text":"the cats","vector":\{"' "$multihead" embed masked --kind sparse --max-active 3 --data texts.txt --out -
 expect 0 '^[0-9.]+ +2  the dog sat on a mat' "$multihead" search masked --kind sparse --data texts.txt --query "the dog sat on a mat"
 expect 2 'for dense vectors' "$multihead" embed masked --kind sparse --data texts.txt --out all.npy
+expect 2 '--normalize is for dense vectors; those of "masked" are sparse' "$multihead" embed masked --kind sparse --normalize --data texts.txt --out -
+expect 2 '--max-active is for sparse vectors; those of "model" are dense' "$multihead" embed model --max-active 3 --data texts.txt --out -
+expect 2 '--task is for multi-vector models' "$multihead" embed model --task query --data texts.txt --out -
+expect 2 '--skip-existing needs --out FILE' "$multihead" embed model --skip-existing --data texts.txt --out -
 expect 2 'for dense vectors' "$multihead" search masked --kind sparse --data texts.txt --compress int8 --query a
 expect 3 'not a multi-vector model' "$multihead" embed model --kind multi_vector --data texts.txt --out -
 

@@ -103,6 +103,7 @@ SAME = {
 # The same of one way.
 SAME_IN = {
     ("neighbours", "index"): "a cache", ("neighbours", "truncate-dim"): "two lines in one order",
+    ("vectors", "skip-existing"): "the file is not there",
     ("tagger", "stride"): "no text is longer than a window",
     ("beams", "scores"): "of several they are printed anyway", ("sampled", "scores"): "the same",
 }

@@ -16,6 +16,8 @@
 #include "python/src/bindings.h"
 #include "python/src/def_op.h"
 #include "python/src/models/folders.h"
+#include "python/src/models/progress.h"
+#include "python/src/models/vectors.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
 #include "python/src/path.h"
@@ -140,15 +142,6 @@ void bind_encoder(nb::module_& m) {
   bind_encoder_parts(c);
   bind_adapter(c);
   bind_module(c, "Encoder");
-}
-
-// Reports progress to Python, and notices an interrupt.
-std::function<void(int64_t, int64_t)> reporter(nb::object progress) {
-  return [progress](int64_t done, int64_t total) {
-    const Locked locked;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!progress.is_none()) progress(done, total);
-  };
 }
 
 // A classifier of texts may have its labels without its encoder.
@@ -375,22 +368,6 @@ void bind_sentence_encoder(nb::module_& m) {
                      return std::visit(part, nb::cast<const SentenceEncoder&>(self).model().any());
                    })
       .def_prop_ro("tokenizer", &SentenceEncoder::tokenizer);
-  m.def(
-      "nearest",
-      [](nb::handle queries, nb::handle corpus, int64_t count) {
-        const Tensor q = to_tensor(queries, {"nearest", "queries"}),
-                     x = to_tensor(corpus, {"nearest", "corpus"});
-        const auto best = unlocked([&] { return embed::nearest(q, x, count); });
-        std::vector<std::vector<std::pair<int64_t, float>>> result;
-        for (const auto& list : best) {
-          auto& row = result.emplace_back();
-          for (const embed::Match& match : list) row.emplace_back(match.row, match.score);
-        }
-        return result;
-      },
-      "queries"_a, "corpus"_a, "count"_a = 10,
-      "For each query the (row, score) of the rows of corpus with the largest inner products, largest "
-      "first.");
 }
 
 }  // namespace
@@ -402,6 +379,7 @@ void bind_embed(nb::module_& m) {
   bind_image_encoder(m);
   bind_image_classifier(m);
   bind_token_classifier(m);
+  bind_vectors(m);
 }
 
 }  // namespace multihead::python
