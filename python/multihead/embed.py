@@ -226,14 +226,18 @@ class SparseEncoder(_TextEncoder):
         return rows.toarray()[0] if single else rows.toarray()
 
     def decode(self, embeddings: SparseVectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:
-        """For each row its tokens and their weights, the largest first."""
+        """For each row its tokens and their weights, the largest first. A column beyond the vocabulary, which padded
+        embeddings have, is called by its number: "#30523"."""
         import numpy as np
+
+        def token(column):
+            return self.tokenizer.token(column) if column < self.tokenizer.vocab_size else f"#{column}"
 
         result = []
         for begin, end in zip(embeddings.indptr[:-1], embeddings.indptr[1:]):
             columns, values = embeddings.indices[begin:end], embeddings.data[begin:end]
             order = np.lexsort((columns, -values))[:top_k]
-            result.append([(self.tokenizer.token(int(columns[i])), float(values[i])) for i in order])
+            result.append([(token(int(columns[i])), float(values[i])) for i in order])
         return result
 
     def similarity(self, a: Any, b: Any) -> np.ndarray[Any, Any]:

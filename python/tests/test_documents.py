@@ -79,8 +79,10 @@ def made(tmp_path_factory):
         (folder / name).write_text(pairs)
     for name in ["labelled.tsv", "train.tsv", "valid.tsv", "test.tsv"]:
         (folder / name).write_text("".join(f"{s}\t{'good' if 'good' in s else 'bad'}\n" for s in SENTENCES * 4))
-    (folder / "judged.tsv").write_text("".join(f"{a}\t{b}\t{int(a == b)}\n" for a in SENTENCES for b in SENTENCES))
-    (folder / "test.conll").write_text("the O\ngood B-NAME\ndog I-NAME\n\na O\ncat B-NAME\n")
+    for name in ["judged.tsv", "valid-judged.tsv"]:
+        (folder / name).write_text("".join(f"{a}\t{b}\t{int(a == b)}\n" for a in SENTENCES for b in SENTENCES))
+    for name in ["train.conll", "valid.conll", "test.conll"]:
+        (folder / name).write_text("the O\ngood B-NAME\ndog I-NAME\n\na O\ncat B-NAME\n" * 8)
     chats = "".join(f'{{"prompt": "the dog {n}:", "completion": " {s}"}}\n' for n in range(20) for s in SENTENCES)
     (folder / "chats.jsonl").write_text(chats)
     language_model(folder / "runs/demo", folder / "text.txt")
@@ -112,6 +114,8 @@ def folder(made, tmp_path, monkeypatch):
     return tmp_path / "work"
 
 
+# Folders that a page makes itself.
+MAKES = {"fine-tuning.md": ["tagger", "reranker"]}
 # Names that a page's blocks take from its reader.
 LANGUAGE_MODEL = """
 import numpy as np
@@ -173,9 +177,15 @@ def missing_module(source):
     return "torch" if "multihead.torch" in source and missing_module("import torch") else None
 
 
+def leave_out(page, folder):
+    for name in MAKES.get(page.name, []):
+        shutil.rmtree(folder / name)
+
+
 @pytest.fixture
 def short_trainings(monkeypatch):
-    for name in ("train_classifier", "train_embedder", "train_masked_lm", "train_language_model", "train_seq2seq"):
+    for name in ("train_classifier", "train_embedder", "train_masked_lm", "train_language_model", "train_seq2seq",
+                 "train_tagger", "train_reranker"):
         def short(*arguments, run=getattr(mh, name), **settings):
             return run(*arguments, **{**settings, "steps": 2, "warmup": 1, "eval_every": 2})
         monkeypatch.setattr(mh, name, short)
@@ -183,6 +193,7 @@ def short_trainings(monkeypatch):
 
 @pytest.mark.parametrize("page", pages("python"))
 def test_python_blocks_run(page, folder, short_trainings):
+    leave_out(page, folder)
     names = {"__name__": "__main__"}
     exec(READER.get(page.name, ""), names)
     for number, block in enumerate(blocks(page, "python")):
@@ -236,6 +247,7 @@ def run(command, folder):
 
 @pytest.mark.parametrize("page", pages("sh"))
 def test_commands_run(page, folder):
+    leave_out(page, folder)
     (folder / "bin").mkdir()
     (folder / "bin" / "multihead").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m multihead "$@"\n')
     (folder / "bin" / "multihead").chmod(0o755)
