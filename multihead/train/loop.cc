@@ -336,6 +336,8 @@ bool TrainLoop::evaluate() {
   if (stopping_) return false;
   evaluated_step_ = progress_.step;
   progress_.seconds = now() - started_;
+  MH_CHECK(measured || options_.best == "loss", ValueError, "train: --best ", options_.best,
+           " needs data to evaluate on, such as --valid FILE");
   if (!measured) return false;
   const double loss = *measured;
   if (!std::isfinite(loss)) fail_loss(loss, progress_.step, optimizer_.parameters());

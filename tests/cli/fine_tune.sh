@@ -75,6 +75,7 @@ printf '%s\n' '{"prompt": 3, "completion": "x"}' >odd.jsonl
 expect 3 'line 2: a tag must be O' "$multihead" train tagger --init bert --data untagged.conll --out x
 expect 0 ' steps, ' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out timed --time 1s --best accuracy --balanced true --quiet
 expect 2 'best must be a figure of the evaluations, one of loss, accuracy, macro_f1' "$multihead" train classifier --init bert --data labels.tsv --valid other.tsv --out badly --best f2 --quiet
+expect 2 "best macro_f1 needs data to evaluate on" "$multihead" train classifier --init bert --data labels.tsv --out unmeasured --best macro_f1 --quiet
 grep -q '^| macro_f1 | ' timed/README.md || fail "no card"
 expect 0 '2 vectors of 20 dimensions' "$multihead" embed embedder --data two.txt --out v.npy
 expect 0 'nats per hidden token' "$multihead" train mlm --init bert --data text.txt --out mlm --max-length 16 --batch 2 "${fast[@]}"

@@ -176,7 +176,11 @@ class GgufTokenizer {
     for (size_t id = 0; id < tokens.size(); ++id) {
       if (!types.empty() && static_cast<TokenType>(types[id]) == TokenType::control) continue;
       std::string& token = tokens[id];
-      token = token.starts_with(kBegin) ? token.substr(kBegin.size()) : "##" + token;
+      if (token.starts_with(kBegin)) {
+        token.erase(0, kBegin.size());
+      } else {
+        token.insert(0, "##");
+      }
     }
     const auto named = [&](std::initializer_list<const char*> names, int64_t otherwise) {
       for (const char* name : names) {
