@@ -270,7 +270,9 @@ class Tensor:
     def __getitem__(self, key: Index, /) -> Tensor: ...
 
     def numpy(self) -> numpy.ndarray:
-        """A NumPy array over the same memory (for bfloat16 a copy, which needs the package ml_dtypes)."""
+        """
+        A NumPy array over the same memory (for bfloat16 a copy, which needs the package ml_dtypes).
+        """
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Any: ...
 
