@@ -79,7 +79,8 @@ TEST(AttentionRowsTest, ChunksAndSamplesHaveTheBitsOfTheWhole) {
   testing::everywhere([&](const std::string& where) {
     for (const RowWeights& weights : {RowWeights(stick_breaking), RowWeights(softmax_of)}) {
       const Tensor whole = attention_rows(q, k, v, weights, {.mask = causal()});
-      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {10, 90}, {255, 258}, {299, 300}}) {
+      for (const auto& chunk : {std::pair<int64_t, int64_t>{0, 1}, {10, 90}, {255, 258}, {299, 300}}) {
+        const int64_t begin = chunk.first, end = chunk.second;
         for (const int64_t b : {0, 1}) {
           const auto part = [&](const Tensor& x, int64_t from) {
             return slice(slice(x, 0, b, b + 1), 2, from, end);
