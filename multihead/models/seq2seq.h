@@ -11,7 +11,7 @@
 
 namespace multihead::models {
 
-/// A superset of the founding documents' encoder-decoder and of the families of Hugging Face that families.cc
+/// A superset of the encoder-decoder in the texts of docs/tutorials/texts.md and of the families of Hugging Face that families.cc
 /// lists.
 struct Seq2SeqConfig {
   int64_t source_vocab_size = 0;

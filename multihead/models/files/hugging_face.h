@@ -53,7 +53,7 @@ WeightMap weight_map(Seq2Seq& model);
 WeightMap weight_map(Encoder& model);
 WeightMap weight_map(ImageEncoder& model);
 
-/// Writes config.json and model.safetensors as one; creates the folder if needed. Throws ValueError if
+/// Writes config.json and model.safetensors together, both or neither; creates the folder if needed. Throws ValueError if
 /// existing files were not written by this library or were changed since (io/file_set.h), IoError. Over a
 /// model of the same config.json, weights are replaced and the tokenizer stays. Another model is refused,
 /// unless `overwrite`: then its tokenizer goes with it.
@@ -74,7 +74,7 @@ io::TensorMap encoder_tensors(Encoder& model);
 /// (a folder packed otherwise).
 LanguageModel load_language_model(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
                                   bool packed = false);
-/// The same without its output layer, whether the folder has one or not: for embeddings.
+/// load_language_model() without the output layer, whether the folder has one or not: for embeddings.
 LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
                            bool packed = false);
 Seq2Seq load_seq2seq(const std::string& folder);

@@ -1,4 +1,4 @@
-// Scores with valid lengths, as the founding documents write them. Attention needs neither: lengths() is a
+// Scores with valid lengths, as the five texts of docs/tutorials/texts.md write them. Attention needs neither: lengths() is a
 // mask of its own, and what it excludes is not computed.
 #pragma once
 
