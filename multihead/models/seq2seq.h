@@ -11,8 +11,8 @@
 
 namespace multihead::models {
 
-/// A superset of the encoder-decoder in the texts of docs/tutorials/texts.md and of the families of Hugging Face that families.cc
-/// lists.
+/// A superset of the encoder-decoder in the texts of docs/tutorials/texts.md and of the families of Hugging
+/// Face that families.cc lists.
 struct Seq2SeqConfig {
   int64_t source_vocab_size = 0;
   int64_t target_vocab_size = 0;  ///< 0: source_vocab_size

@@ -53,8 +53,8 @@ WeightMap weight_map(Seq2Seq& model);
 WeightMap weight_map(Encoder& model);
 WeightMap weight_map(ImageEncoder& model);
 
-/// Writes config.json and model.safetensors together, both or neither; creates the folder if needed. Throws ValueError if
-/// existing files were not written by this library or were changed since (io/file_set.h), IoError. Over a
+/// Writes config.json and model.safetensors, both or neither; creates the folder if needed. Throws ValueError
+/// if existing files were not written by this library or were changed since (io/file_set.h), IoError. Over a
 /// model of the same config.json, weights are replaced and the tokenizer stays. Another model is refused,
 /// unless `overwrite`: then its tokenizer goes with it.
 void save_language_model(LanguageModel& model, const std::string& folder, bool overwrite = false);

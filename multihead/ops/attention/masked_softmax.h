@@ -1,5 +1,5 @@
-// Scores with valid lengths, as the five texts of docs/tutorials/texts.md write them. Attention needs neither: lengths() is a
-// mask of its own, and what it excludes is not computed.
+// Scores with valid lengths, as the five texts of docs/tutorials/texts.md write them. Attention needs
+// neither: lengths() is a mask of its own, and what it excludes is not computed.
 #pragma once
 
 #include "multihead/core/tensor/tensor.h"
