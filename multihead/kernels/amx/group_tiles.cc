@@ -6,13 +6,7 @@
 #include <algorithm>
 
 #include "hwy/base.h"
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define MH_TILES 1
-#include <immintrin.h>
-#else
-#define MH_TILES 0
-#endif
+#include "multihead/kernels/amx/tile_target-inl.h"
 
 namespace multihead::kernels {
 namespace {

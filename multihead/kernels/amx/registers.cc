@@ -1,12 +1,6 @@
 // The tile registers of a thread.
 #include "multihead/kernels/amx/amx-inl.h"
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define MH_TILES 1
-#include <immintrin.h>
-#else
-#define MH_TILES 0
-#endif
+#include "multihead/kernels/amx/tile_target-inl.h"
 
 namespace multihead::kernels {
 namespace {

@@ -10,13 +10,7 @@
 #include "hwy/base.h"
 #include "multihead/core/dtype.h"
 #include "multihead/kernels/amx/tile_emulation-inl.h"
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define MH_TILES 1
-#include <immintrin.h>
-#else
-#define MH_TILES 0
-#endif
+#include "multihead/kernels/amx/tile_target-inl.h"
 
 namespace multihead::kernels {
 namespace {

@@ -10,17 +10,10 @@
 #include "hwy/base.h"
 #include "multihead/kernels/amx/tile_blocks-inl.h"
 #include "multihead/kernels/amx/tile_emulation-inl.h"
+#include "multihead/kernels/amx/tile_target-inl.h"
 #include "multihead/kernels/attention/engines/tile_rows-inl.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define MH_TILES 1
-#pragma GCC diagnostic push
-#if !defined(__clang__)  // GCC 12 takes the undefined operands of intrinsics for uninitialised ones
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
+#if MH_TILES
 #define MH_PUSH_TILES \
   HWY_PUSH_ATTRIBUTES("avx,avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")
 
@@ -232,6 +225,4 @@ inline constexpr PairOrder kPairOrder;
 
 }  // namespace multihead::kernels::tiles
 HWY_POP_ATTRIBUTES
-#else
-#define MH_TILES 0
 #endif
