@@ -30,22 +30,12 @@ std::string table_of(const Json& object) {
   return concat("| | |\n|---|---|\n", rows);
 }
 
-// Models of the hubs' kinds, for their search.
-std::string tag_of(std::string_view kind) {
-  if (kind == "classifier") return "text-classification";
-  if (kind == "tagger") return "token-classification";
-  if (kind == "embedder") return "sentence-similarity";
-  if (kind == "reranker") return "text-ranking";
-  if (kind == "seq2seq") return "translation";
-  return kind == "mlm" ? "fill-mask" : "text-generation";
-}
-
 }  // namespace
 
 std::string model_card(const Kind& kind, const RunRequest& request, const std::vector<Field>& settings,
                        const Json& summary) {
   const std::string base = last_part(request.init), name = last_part(request.folder);
-  std::string text = concat("---\npipeline_tag: ", tag_of(kind.name), "\n");
+  std::string text = concat("---\npipeline_tag: ", kind.tag, "\n");
   if (!base.empty()) text += concat("base_model: ", Json(base).dump(), "\n");
   text += concat("tags:\n- multihead\n---\n\n# ", name, "\n\nMade by `multihead train ", kind.name, "` from ",
                  base.empty() ? "random weights" : base, ".\n\n## Data\n\n");

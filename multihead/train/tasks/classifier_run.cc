@@ -211,6 +211,7 @@ const Kind& ClassifierTask::kind() {
            {"multihead train classifier --data train.tsv --out model --resume",
             "continue an interrupted run"},
            {"multihead classify model --data texts.txt", "use it"}},
+      .tag = "text-classification",
       .unit = "text",
       .data =
           "training texts with labels, as TSV, CSV or JSON Lines: text, label; for pairs text_pair between "

@@ -319,6 +319,7 @@ const Kind& EmbedderTask::kind() {
             "a third column is a wrong document, or a number, the pair's score; vectors that can be cut"},
            {"multihead train embedder --data train.tsv --out model --resume", "continue an interrupted run"},
            {"multihead embed model --data texts.txt --out vectors.npy", "use it"}},
+      .tag = "sentence-similarity",
       .unit = "query",
       .data =
           "training pairs: query and document, with a negative document or a score or neither, as TSV, CSV "

@@ -34,6 +34,7 @@ struct Kind {
   const char* name;                                           ///< "classifier": multihead train classifier
   const char* about;                                          ///< one line of --help, as the following
   std::vector<std::pair<std::string, std::string>> examples;  ///< command lines with a remark each
+  const char* tag;                                            ///< of such models on hubs, for their search
   const char* unit;                                           ///< a loss is in nats per …
   const char* data;                                           ///< training data
   const char* valid = nullptr;            ///< validation data; null: the kind takes no file of it

@@ -346,6 +346,7 @@ const Kind& LanguageModelTask::kind() {
            {"multihead train lm --data t.txt --out m --layers 6 --heads 8 --width 256 --tokenizer char",
             "custom sizes, character-level tokens"},
            {"multihead generate model --prompt \"It was\"", "use it"}},
+      .tag = "text-generation",
       .unit = "token",
       .data =
           "training text, UTF-8; conversations (.jsonl); or tokens, or a list of token files (tokenizer "

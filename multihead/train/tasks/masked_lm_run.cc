@@ -166,6 +166,7 @@ const Kind& MaskedLmTask::kind() {
                    {"multihead train mlm --data mine.txt --out model --resume",
                     "continue an interrupted run"},
                    {"multihead fill-mask model --text \"Paris is the [MASK] of France.\"", "use it"}},
+      .tag = "fill-mask",
       .unit = "hidden token",
       .data = "training text, UTF-8",
       .tokenizer = "use this tokenizer.json (or its folder)",

@@ -67,6 +67,65 @@ void check_score(double score, const RerankerSettings& s, const std::string& whe
            is_pairs ? "in [0, 1], or give --ranking lists" : "at least 0", ", got ", score);
 }
 
+// Each query's documents with their scores, queries and documents in the order of their first.
+class RankedLists {
+ public:
+  explicit RankedLists(const std::vector<std::string>& queries) : queries_(distinct_of(queries)) {
+    for (size_t q = 0; q < queries_.size(); ++q) number_[queries_[q]] = q;
+    lists_.resize(queries_.size());
+  }
+
+  // Of several scores of a document the largest counts.
+  void add(const std::string& query, const std::string& document, double score) {
+    add(lists_[number_.at(query)], document, static_cast<float>(score));
+  }
+
+  // Adds RerankerSettings::negatives documents of the pool to each query that are none of its own.
+  void add_wrong(const std::vector<std::string>& pool, const RerankerSettings& s) {
+    const Candidates candidates = s.miner.empty() ? drawn_documents(std::ssize(pool), s.seed)
+                                                  : nearest_documents(queries_, pool, s.miner);
+    for (size_t q = 0; q < queries_.size(); ++q) {
+      List& list = lists_[q];
+      const int64_t wanted = s.negatives + std::ssize(list.order);
+      int64_t added = 0;
+      for (const int64_t row : candidates(q, std::min(wanted, std::ssize(pool)))) {
+        const std::string& document = pool[static_cast<size_t>(row)];
+        if (added == s.negatives || list.scores.contains(document)) continue;
+        add(list, document, 0);
+        ++added;
+      }
+    }
+  }
+
+  RankedPairs pairs() const {
+    RankedPairs all;
+    for (size_t q = 0; q < queries_.size(); ++q) {
+      for (const std::string& document : lists_[q].order) {
+        all.queries.push_back(queries_[q]), all.documents.push_back(document);
+        all.scores.push_back(lists_[q].scores.at(document));
+      }
+      all.begins.push_back(std::ssize(all.queries));
+    }
+    return all;
+  }
+
+ private:
+  struct List {
+    std::map<std::string, float> scores;
+    std::vector<std::string> order;
+  };
+
+  static void add(List& list, const std::string& document, float score) {
+    const auto [place, is_new] = list.scores.emplace(document, score);
+    if (is_new) list.order.push_back(document);
+    place->second = std::max(place->second, score);
+  }
+
+  std::vector<std::string> queries_;
+  std::map<std::string, size_t> number_;
+  std::vector<List> lists_;
+};
+
 models::Encoder reranker_model(const RerankerSettings& s, const std::string& init,
                                std::vector<std::string>& fresh) {
   models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, {"LABEL_0"});
@@ -129,45 +188,15 @@ Encodings encode(const RankedPairs& pairs, const text::Tokenizer& tokenizer, con
 }  // namespace
 
 RankedPairs ranked_pairs(const JudgedPairs& pairs, const RerankerSettings& s, const char* which) {
-  const std::vector<std::string> queries = distinct_of(pairs.queries), pool = distinct_of(pairs.documents);
-  std::map<std::string, size_t> number;
-  for (size_t q = 0; q < queries.size(); ++q) number[queries[q]] = q;
-  std::vector<std::map<std::string, float>> lists(queries.size());
-  std::vector<std::vector<std::string>> order(queries.size());
-  const auto add = [&](size_t query, const std::string& document, double score) {
-    const auto [place, is_new] = lists[query].emplace(document, static_cast<float>(score));
-    if (is_new) order[query].push_back(document);
-    place->second = std::max(place->second, static_cast<float>(score));
-  };
+  RankedLists lists(pairs.queries);
   for (size_t row = 0; row < pairs.queries.size(); ++row) {
-    const size_t query = number.at(pairs.queries[row]);
     const double score = pairs.scores.empty() ? 1 : pairs.scores[row];
     check_score(score, s, concat("train: line ", pairs.lines[row], " of the ", which, " data"));
-    add(query, pairs.documents[row], score);
-    if (!pairs.negatives.empty()) add(query, pairs.negatives[row], 0);
+    lists.add(pairs.queries[row], pairs.documents[row], score);
+    if (!pairs.negatives.empty()) lists.add(pairs.queries[row], pairs.negatives[row], 0);
   }
-  if (s.negatives > 0) {
-    const Candidates candidates = s.miner.empty() ? drawn_documents(std::ssize(pool), s.seed)
-                                                  : nearest_documents(queries, pool, s.miner);
-    for (size_t q = 0; q < queries.size(); ++q) {
-      const int64_t wanted = s.negatives + std::ssize(order[q]);
-      int64_t added = 0;
-      for (const int64_t row : candidates(q, std::min(wanted, std::ssize(pool)))) {
-        const std::string& document = pool[static_cast<size_t>(row)];
-        if (added == s.negatives || lists[q].contains(document)) continue;
-        add(q, document, 0);
-        ++added;
-      }
-    }
-  }
-  RankedPairs all;
-  for (size_t q = 0; q < queries.size(); ++q) {
-    for (const std::string& document : order[q]) {
-      all.queries.push_back(queries[q]), all.documents.push_back(document);
-      all.scores.push_back(lists[q].at(document));
-    }
-    all.begins.push_back(std::ssize(all.queries));
-  }
+  if (s.negatives > 0) lists.add_wrong(distinct_of(pairs.documents), s);
+  RankedPairs all = lists.pairs();
   MH_CHECK(
       pairs.queries.empty() || std::ranges::any_of(all.scores, [&](float x) { return x != all.scores[0]; }),
       FormatError, "train: all pairs of the ", which, " data have the score ", all.scores[0],
@@ -278,6 +307,7 @@ const Kind& RerankerTask::kind() {
             "query TAB document: four documents of other queries are wrong, the nearest by an embedder"},
            {"multihead train reranker --data train.tsv --out model --resume", "continue an interrupted run"},
            {"multihead rerank model --query \"…\" --data documents.txt", "use it"}},
+      .tag = "text-ranking",
       .unit = "pair (lists: query)",
       .data =
           "training pairs: query and document, with a score or a negative document or --negatives, as TSV, "

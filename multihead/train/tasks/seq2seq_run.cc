@@ -301,6 +301,7 @@ const Kind& Seq2SeqTask::kind() {
                    {"multihead train seq2seq --data t.tsv --valid v.tsv --out m --preset small --average 4",
                     "a larger model, averaging its last four checkpoints"},
                    {"multihead translate model --text \"a red ball\"", "use it"}},
+      .tag = "translation",
       .unit = "token",
       .data = "training pairs: source and target, as TSV, CSV or JSON Lines, UTF-8",
       .valid = "validation pairs; without them there is no evaluation",

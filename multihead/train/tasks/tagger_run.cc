@@ -270,6 +270,7 @@ const Kind& TaggerTask::kind() {
                     "continue an interrupted run"},
                    {"multihead eval model --data test.conll", "precision, recall and F1 of each label"},
                    {"multihead classify model --data texts.txt", "use it"}},
+      .tag = "token-classification",
       .unit = "token",
       .data = "training texts with entities: words with tags (CoNLL), or JSON Lines",
       .valid = "validation texts; without them there is no evaluation",
