@@ -160,6 +160,14 @@ TEST(MultiVectorEncoderTest, ReadsPyLatesFoldersAndStanfords) {
   EXPECT_EQ(vector_kind(stanford), VectorKind::multi_vector);
   EXPECT_EQ(colbert_vectors(MultiVectorEncoder::load(stanford).encode(kColbertTexts, TextTask::query), 1),
             colbert_vectors(queries, 1));
+  for (const auto& [metadata, text] :
+       {std::pair(R"({"similarity": "l2"})", "similarity \"l2\" is not supported"),
+        {R"({"attend_to_mask_tokens": "no"})", "attend_to_mask_tokens must be true or false"},
+        {R"({"query_token_id": 7})", "query_token_id must be a text"}}) {
+    folder.write("stanford/artifact.metadata", metadata);
+    EXPECT_THAT([&] { MultiVectorEncoder::load(stanford); },
+                testing::ThrowsMessage<FormatError>(HasSubstr(text)));
+  }
 }
 
 TEST(MultiVectorEncoderTest, RefusesWhatItDoesNotKnow) {

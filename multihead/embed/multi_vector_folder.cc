@@ -33,7 +33,20 @@ std::vector<std::string> skip_list(const Json& json, const std::string& where) {
   return words;
 }
 
-bool is_set_true(const Json* value) { return value != nullptr && value->is_bool() && value->as_bool(); }
+// A setting of a folder; `missing` where there is none or null. Throws FormatError for another type.
+bool flag_of(const Json& json, const char* key, bool missing, const std::string& file) {
+  const Json* given = detail::find_value(json, key);
+  MH_CHECK(given == nullptr || given->is_bool(), FormatError, file, ": ", key, " must be true or false, got ",
+           quote(given->dump(), 80));
+  return given != nullptr ? given->as_bool() : missing;
+}
+
+std::string text_of(const Json& json, const char* key, const char* missing, const std::string& file) {
+  const Json* given = detail::find_value(json, key);
+  MH_CHECK(given == nullptr || given->is_string(), FormatError, file, ": ", key, " must be a text, got ",
+           quote(given->dump(), 80));
+  return given != nullptr ? given->as_string() : missing;
+}
 
 }  // namespace
 
@@ -154,25 +167,21 @@ void MultiVectorEncoder::read_mask(const std::string& folder) {
 
 // PyLate up to version 3: Transformer and Dense, the rest in config_sentence_transformers.json.
 void MultiVectorEncoder::read_pylate(const std::string& folder) {
+  const std::string file = detail::joined(folder, kMultiVectorConfig);
   const Json json = detail::read_json(folder, kMultiVectorConfig);
   for (const auto& [key, name] : {std::pair("query_prefix", "query"), {"document_prefix", "document"}}) {
-    const Json* prefix = detail::find_value(json, key);
-    if (prefix != nullptr && prefix->is_string()) set_marker(name, prefix->as_string());
+    if (detail::find_value(json, key) != nullptr) set_marker(name, text_of(json, key, "", file));
   }
-  const Json* expands = detail::find_value(json, "do_query_expansion");
   const std::optional<int64_t> queries = detail::read_length(folder, kMultiVectorConfig, "query_length");
   if (const auto length = detail::read_length(folder, kMultiVectorConfig, "document_length"))
     document_length_ = *length;
-  if (expands == nullptr || !expands->is_bool() || expands->as_bool()) {
-    set_expansion(queries.value_or(32), true,
-                  is_set_true(detail::find_value(json, "attend_to_expansion_tokens")), "");
+  if (flag_of(json, "do_query_expansion", true, file)) {
+    set_expansion(queries.value_or(32), true, flag_of(json, "attend_to_expansion_tokens", false, file), "");
   } else if (queries) {
     query_length_ = *queries;
   }
   const Json* words = detail::find_value(json, "skiplist_words");
-  skip_words(words != nullptr
-                 ? skip_list(*words, detail::joined(folder, kMultiVectorConfig) + ": skiplist_words")
-                 : punctuation());
+  skip_words(words != nullptr ? skip_list(*words, file + ": skiplist_words") : punctuation());
   steps_.push_back({.kind = VectorStep::Kind::normalize});
 }
 
@@ -188,19 +197,18 @@ void MultiVectorEncoder::read_stanford(const std::string& folder) {
   MH_CHECK(projection.weight.rank() == 2 && projection.weight.size(1) == dim(), FormatError, folder,
            ": linear.weight must be [out, ", dim(), "], got ", projection.weight.shape());
   steps_ = {projection, {.kind = VectorStep::Kind::normalize}};
+  const std::string file = detail::joined(folder, "artifact.metadata");
   const Json metadata = detail::read_json(folder, "artifact.metadata");
-  const auto text_of = [&](const char* key, const char* otherwise) {
-    const Json* given = detail::find_value(metadata, key);
-    return given != nullptr && given->is_string() ? given->as_string() : otherwise;
-  };
-  set_marker("query", text_of("query_token_id", "[unused0]") + " ");
-  set_marker("document", text_of("doc_token_id", "[unused1]") + " ");
+  const std::string similarity = text_of(metadata, "similarity", "cosine", file);
+  MH_CHECK(similarity == "cosine", FormatError, file, ": similarity ", quote(similarity, 80),
+           " is not supported; vectors are compared by \"cosine\"");
+  set_marker("query", text_of(metadata, "query_token_id", "[unused0]", file) + " ");
+  set_marker("document", text_of(metadata, "doc_token_id", "[unused1]", file) + " ");
   if (const auto length = detail::read_length(folder, "artifact.metadata", "doc_maxlen"))
     document_length_ = *length;
   set_expansion(detail::read_length(folder, "artifact.metadata", "query_maxlen").value_or(32), true,
-                is_set_true(detail::find_value(metadata, "attend_to_mask_tokens")), "");
-  const Json* masks = detail::find_value(metadata, "mask_punctuation");
-  if (masks == nullptr || is_set_true(masks)) skip_words(punctuation());
+                flag_of(metadata, "attend_to_mask_tokens", false, file), "");
+  if (flag_of(metadata, "mask_punctuation", true, file)) skip_words(punctuation());
 }
 
 }  // namespace multihead::embed
