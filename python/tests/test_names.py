@@ -25,7 +25,7 @@ KEYWORDS = {
     "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "SpladePooling", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
-    "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
+    "Similarity", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice", "RankingLoss",
     "IndexKind", "TextTask", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice",
@@ -43,6 +43,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "LinearHead": "train.fit_linear_head",
     "LinearHeadOptions": "train.fit_linear_head",
     "count_characters": "text.Tokenizer.encoding",
+    "similarities": "embed.SentenceEncoder.similarity",
     "Truncation": "text.Tokenizer.encoding",  # as_file=
     "Padding": "text.Tokenizer.pad",
     "logit_lens": "lens.logit_lens",
