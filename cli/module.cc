@@ -7,17 +7,15 @@ extern "C" [[gnu::weak]] int multihead_run_sockets(const multihead::serve::Socke
 
 namespace multihead::cli {
 
-void* module_symbol(const char* module, const char* function, const std::string& who,
-                    const std::string& remedy) {
-  const auto paths = find_modules(module);
-  if (paths.empty()) throw UsageError(concat(who, " ", module, " beside this program; ", remedy));
-  return module_function(paths.front(), function);
-}
-
 serve::RunSockets load_sockets(const std::string& verb) {
-  return held_or_loaded<serve::RunSockets>(multihead_run_sockets, serve::kSocketsModule, serve::kRunSockets,
-                                           verb + " needs",
-                                           "it is built where libevent is (Debian: libevent-dev)");
+  if (multihead_run_sockets != nullptr) return multihead_run_sockets;
+  const auto paths = find_modules(serve::kSocketsModule);
+  if (paths.empty()) {
+    throw UsageError(concat(verb, " needs ", serve::kSocketsModule,
+                            " beside this program; it is built where libevent is (Debian: libevent-dev)"));
+  }
+  return reinterpret_cast<serve::RunSockets>(  // NOLINT(*-reinterpret-cast): as dlsym is meant
+      module_function(paths.front(), serve::kRunSockets));
 }
 
 }  // namespace multihead::cli

@@ -140,6 +140,9 @@
 #include "multihead/generate/translate.h"
 
 #include "multihead/embed/image_classifier.h"
+#include "multihead/embed/images/image_file.h"
+#include "multihead/embed/images/labelled_files.h"
+#include "multihead/embed/images/scaling.h"
 #include "multihead/embed/multi_vector_encoder.h"
 #include "multihead/embed/nearest.h"
 #include "multihead/embed/pooling.h"
@@ -189,6 +192,7 @@
 #include "multihead/train/tasks/encoder_parts.h"
 #include "multihead/train/tasks/encoder_settings.h"
 #include "multihead/train/tasks/head_run.h"
+#include "multihead/train/tasks/image_classifier_run.h"
 #include "multihead/train/tasks/kind.h"
 #include "multihead/train/tasks/language_model_run.h"
 #include "multihead/train/tasks/masked_lm_run.h"

@@ -190,7 +190,8 @@ TARGET.write_text(text)
 import multihead as mh  # noqa: E402
 
 KINDS = {"LanguageModel": ("lm", "tiny"), "Seq2Seq": ("seq2seq", "tiny"), "MaskedLm": ("mlm", "tiny"),
-         "Classifier": ("classifier", ""), "Tagger": ("tagger", ""), "Embedder": ("embedder", ""), "Reranker": ("reranker", "")}  # fmt: skip
+         "Classifier": ("classifier", ""), "Tagger": ("tagger", ""), "Embedder": ("embedder", ""), "Reranker": ("reranker", ""),
+         "ImageClassifier": ("images", "tiny")}  # fmt: skip
 FIELDS = {name: {field: "float" if isinstance(value, float) else type(value).__name__
                  for field, value in mh._core.settings(kind, preset).items()} for name, (kind, preset) in KINDS.items()}  # fmt: skip
 FIELDS["LanguageModel"]["attention"] = "str | type[Attention]"

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cli/images/image.h"
 #include "cli/model_dir.h"
 #include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
+#include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/image_classifier.h"
 #include "multihead/embed/text_classifier.h"
@@ -70,7 +70,7 @@ class Classify : public Verb {
                "the three best, as JSON"},
               {"multihead classify tagger --data texts.txt --json",
                "a token classification model: names, places ... and their positions"},
-              {"multihead classify vit --image cat.png dog.ppm", "images of the model's size (ViT)"}}) {}
+              {"multihead classify vit --image cat.png dog.ppm", "images (ViT)"}}) {}
 
   void declare(Flags& flags) override {
     flags_.declare(flags);
@@ -129,12 +129,11 @@ class Classify : public Verb {
     const auto classifier = reading([&] {
       return embed::ImageClassifier::load(flags_.folder, kernels::parse_weight_dtype(flags_.weights));
     });
-    const models::ImageEncoderConfig& config = classifier.encoder().config();
-    if (config.channels != 3 && config.channels != 1)
-      throw UsageError(concat("files have 3 channels or 1, the model takes ", config.channels));
     std::vector<Tensor> rows;
-    for (const std::string& path : images_)
-      rows.push_back(classifier.logits(read_image(path, config.image_size, config.channels)));
+    for (const std::string& path : images_) {
+      reading([&] { return FileReader(path).size(); });
+      rows.push_back(classifier.logits(classifier.read({path})));
+    }
     show(classifier, concat(rows, 0), images_, "image", common);
     return kDone;
   }

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <map>
 
-#include "cli/images/image.h"
 #include "cli/label_report.h"
 #include "cli/model_dir.h"
 #include "cli/streams.h"
@@ -15,6 +13,7 @@
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/image_classifier.h"
+#include "multihead/embed/images/labelled_files.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/ops/shape.h"
 #include "multihead/text/corpus/labelled.h"
@@ -261,30 +260,18 @@ int eval_classifier(const EncoderTest& test, const CommonOptions& common) {
 }
 
 int eval_images(const EncoderTest& test, const CommonOptions& common) {
-  namespace fs = std::filesystem;
   const auto classifier = reading([&] { return embed::ImageClassifier::load(test.folder); });
-  const models::ImageEncoderConfig& config = classifier.encoder().config();
-  LabelledInputs inputs = {.columns = "file", .unit = "image"};
-  std::error_code error;
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(test.data, error)) {
-    const std::string ending = entry.path().extension();
-    if (ending == ".png" || ending == ".ppm") files.push_back(entry.path());
-  }
-  if (error || files.empty())
-    throw InputError(concat(test.data, ": expected folders called by labels, with PNG or PPM files"));
-  std::ranges::sort(files);
-  for (const fs::path& file : files) {
-    inputs.labels.push_back(file.parent_path().filename());
-    inputs.places.push_back(file);
-    inputs.shown.push_back(cell(file));
-  }
+  const embed::LabelledFiles files = reading([&] { return embed::list_images(test.data); });
+  LabelledInputs inputs = {.labels = files.labels, .columns = "file", .unit = "image"};
+  inputs.places = files.files;
+  for (const std::string& file : files.files) inputs.shown.push_back(cell(file));
   label_ids(names_of(classifier), inputs);  // before the work
   std::vector<Tensor> rows;
   TextMeter meter(common.quiet, "images");
-  for (const fs::path& file : files) {
-    rows.push_back(classifier.logits(read_image(file, config.image_size, config.channels)));
-    meter(std::ssize(rows), std::ssize(files));
+  for (const std::string& file : files.files) {
+    reading([&] { return FileReader(file).size(); });
+    rows.push_back(classifier.logits(classifier.read({file})));
+    meter(std::ssize(rows), std::ssize(files.files));
   }
   report_on(classifier, concat(rows, 0), inputs, test, common);
   return kDone;

@@ -28,8 +28,9 @@ class TrainVerb : public Verb {
       : Verb(concat("train ", kind.name), kind.about, kind.examples), kind_(kind), run_(kind.make()) {}
 
   void declare(Flags& flags) override {
-    flags.text("data", "FILE", request_.data, kind_.data);
-    if (kind_.valid != nullptr) flags.text("valid", "FILE", request_.valid, kind_.valid);
+    const char* const input = kind_.has_folders ? "DIR" : "FILE";
+    flags.text("data", input, request_.data, kind_.data);
+    if (kind_.valid != nullptr) flags.text("valid", input, request_.valid, kind_.valid);
     if (kind_.has_columns) declare_format(flags, request_.format);
     flags.text("out", "DIR", request_.folder,
                "output folder for model, checkpoints and metrics; files it did not write are not replaced "
@@ -70,7 +71,8 @@ class TrainVerb : public Verb {
     refuse_unused();
     if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
     for (const auto& [key, path] : paths()) {
-      if (request_.leads() || std::string_view(key) != "tokenizer") check_readable(key, *path);
+      if (!kind_.has_folders && (request_.leads() || std::string_view(key) != "tokenizer"))
+        check_readable(key, *path);
     }
     const train::StopSignals signals;
     request_.should_stop = [] { return train::StopSignals::received() != 0; };

@@ -5,19 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "multihead/embed/images/scaling.h"
 #include "multihead/models/image_encoder.h"
 
 namespace multihead::embed {
 
-/// What a model reads of a pixel: (pixel · rescale_factor - mean) / deviation.
-struct ImageScaling {
-  double rescale_factor = 1.0 / 255;
-  std::vector<double> mean = {}, deviation = {};  ///< of each channel; empty: .5, as ViT's
-};
-
 /// An image encoder with a classification head, and the preprocessing of its folder's
-/// preprocessor_config.json. Images must have the model's size; they are not resized. An image's logits have
-/// the same bits in any batch.
+/// preprocessor_config.json. Tensors of images must have the model's size; files are resized. An image's logits
+/// have the same bits in any batch.
 class ImageClassifier {
  public:
   /// Reads a folder (ViTForImageClassification). Throws IoError, FormatError (a step that we lack);
@@ -35,6 +30,9 @@ class ImageClassifier {
   /// Dtypes    any, 0 to 255 -> f32
   /// Throws    ShapeError
   Tensor pixels(const Tensor& images) const;
+  /// Files as pixels() takes them: [n, channels, image_size, image_size] f32, 0 to 255. Throws what
+  /// embed::read_image() throws.
+  Tensor read(const std::vector<std::string>& files) const;
   /// The logits of images as pixels() takes them: [n, num_labels()] f32.
   Tensor logits(const Tensor& images) const;
 
@@ -49,7 +47,6 @@ class ImageClassifier {
  private:
   models::ImageEncoder encoder_;
   ImageScaling scaling_;
-  std::vector<float> factor_, shift_;  // of each channel
 };
 
 }  // namespace multihead::embed

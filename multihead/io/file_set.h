@@ -36,6 +36,7 @@ inline const FileSet kModelFolderFiles = {"config.json",
                                           "modules.json",
                                           "sentence_bert_config.json",
                                           "config_sentence_transformers.json",
+                                          "preprocessor_config.json",
                                           "adapter_config.json",
                                           "adapter_model.safetensors"};
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "multihead/core/error.h"
 #include "multihead/models/config/transformer_config-inl.h"
+#include "multihead/models/known_weights-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/pooler-inl.h"
 #include "multihead/nn/disentangled-inl.h"
@@ -363,26 +363,7 @@ Tensor Encoder::logits(const TokenRows& rows, Rng* rng) const {
 }
 
 Encoder with_weights(const EncoderConfig& config, Encoder from, Rng& rng, std::vector<std::string>* fresh) {
-  Encoder model(config, rng);
-  std::map<std::string, Tensor> known;
-  const auto takes_several = [](const EncoderConfig& c) {
-    return c.problem_type == ProblemType::multi_label;
-  };
-  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels &&
-                           takes_several(from.config()) == takes_several(config);
-  for (const nn::NamedTensor& p : nn::named_parameters(from)) {
-    if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
-  }
-  for (const nn::NamedTensor& p : nn::named_parameters(model)) {
-    const auto found = known.find(p.name);
-    const bool fits = found != known.end() && found->second.shape() == p.tensor.shape();
-    if (fits) {
-      p.tensor.copy_from(found->second);
-    } else if (fresh != nullptr) {
-      fresh->push_back(p.name);
-    }
-  }
-  return model;
+  return known_weights(config, std::move(from), rng, fresh);
 }
 
 }  // namespace multihead::models

@@ -2,6 +2,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/config/transformer_config-inl.h"
+#include "multihead/models/known_weights-inl.h"
 #include "multihead/models/pooler-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/dropout.h"
@@ -41,13 +42,16 @@ const std::vector<ConfigField<ImageEncoderConfig>>& config_fields() {
   using enum Stored;
   constexpr io::IntegerRange kSide = {.min = 1, .max = 1 << 16};
   static const std::vector<ConfigField<C>> fields = {
-      {"image_size", &C::image_size, always, kSide},
-      {"patch_size", &C::patch_size, always, kSide},
-      {"channels", &C::channels, always, kSide},
-      {"num_layers", &C::num_layers, always, kLayers},
-      {"num_heads", &C::num_heads, always, kSize},
-      {"embed_dim", &C::embed_dim, always, kSize},
-      {"ffn_dim", &C::ffn_dim, always, kSize},
+      {"image_size", &C::image_size, always, kSide, "image-size",
+       "pixels of a side; images are resized (0: the first image's, if it is a square of at most 64; else "
+       "32)"},
+      {"patch_size", &C::patch_size, always, kSide, "patch-size",
+       "pixels of a patch's side (0: up to 4, and a quarter of the image's)"},
+      {"channels", &C::channels, always, kSide, "channels", "3: colours, 1: grey"},
+      {"num_layers", &C::num_layers, always, kLayers, "layers", "Transformer layers"},
+      {"num_heads", &C::num_heads, always, kSize, "heads", "attention heads per layer"},
+      {"embed_dim", &C::embed_dim, always, kSize, "width", "embedding dimension"},
+      {"ffn_dim", &C::ffn_dim, always, kSize, "ff", "hidden size of the feed-forward layers (0: 4 x width)"},
       {"qkv_bias", &C::qkv_bias, always},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"activation", &C::activation, always},
@@ -56,8 +60,10 @@ const std::vector<ConfigField<ImageEncoderConfig>>& config_fields() {
       {"head", &C::head, always},
       {"num_labels", &C::num_labels, always, kSizeOrNone},
       {"problem_type", &C::problem_type, later},
-      {"dropout_p", &C::dropout_p, always, kProbability},
-      {"attention_dropout_p", &C::attention_dropout_p, always, kProbability},
+      {"dropout_p", &C::dropout_p, always, kProbability, "dropout",
+       "dropout on embeddings and sub-layer outputs"},
+      {"attention_dropout_p", &C::attention_dropout_p, always, kProbability, "attention-dropout",
+       "dropout on attention weights"},
       {"init_std", &C::init_std, always, kPositive}};
   return fields;
 }
@@ -160,6 +166,11 @@ Tensor ImageEncoder::pooled(const Tensor& features) const {
 Tensor ImageEncoder::logits(const Tensor& pixels, Rng* rng) const {
   MH_CHECK(classifies(config_), ValueError, "ImageEncoder: the model has no head for logits");
   return classifier(first_vectors(features(pixels, rng)));
+}
+
+ImageEncoder with_weights(const ImageEncoderConfig& config, ImageEncoder from, Rng& rng,
+                          std::vector<std::string>* fresh) {
+  return known_weights(config, std::move(from), rng, fresh);
 }
 
 }  // namespace multihead::models

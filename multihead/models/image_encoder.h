@@ -81,4 +81,8 @@ class ImageEncoder {
   std::optional<nn::WeightDtype> packed_dtype_;
 };
 
+/// As that of an Encoder.
+ImageEncoder with_weights(const ImageEncoderConfig& config, ImageEncoder from, Rng& rng,
+                          std::vector<std::string>* fresh = nullptr);
+
 }  // namespace multihead::models

@@ -20,10 +20,11 @@ models::AdapterOptions adapter_options(const LoraSettings& settings);
 
 namespace detail {
 
-// The network that a task trains, and PEFT's name for its kind.
+// The network that a task trains, and PEFT's name for its kind; of a kind without one there are no adapters.
 inline auto& network_of(models::LanguageModel& model) { return model; }
 inline auto& network_of(models::Seq2Seq& model) { return model; }
 inline auto& network_of(models::Encoder& model) { return model; }
+inline auto& network_of(models::ImageEncoder& model) { return model; }
 inline auto& network_of(embed::SentenceEncoder& model) { return model.encoder(); }
 inline const char* task_type(const models::LanguageModel&) { return "CAUSAL_LM"; }
 inline const char* task_type(const models::Seq2Seq&) { return "SEQ_2_SEQ_LM"; }

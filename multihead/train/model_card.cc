@@ -41,7 +41,7 @@ std::string model_card(const Kind& kind, const RunRequest& request, const std::v
                  base.empty() ? "random weights" : base, ".\n\n## Data\n\n");
   Json data = Json::object({{"training data", last_part(request.data)}});
   if (!request.valid.empty()) data["validation data"] = last_part(request.valid);
-  for (const char* key : {"texts", "pairs", "queries", "windows", "labels"}) {
+  for (const char* key : {"texts", "images", "pairs", "queries", "windows", "labels"}) {
     if (summary.contains(key)) data[key] = summary.at(key);
   }
   data["tokens read in training"] = summary.at("progress").at("tokens");

@@ -47,6 +47,7 @@ from .text import AutoTokenizer, Tokenizer
 from .train import (
     train_classifier,
     train_embedder,
+    train_image_classifier,
     train_language_model,
     train_masked_lm,
     train_reranker,

@@ -201,6 +201,7 @@ from .text import (
 from .train import (
     train_classifier as train_classifier,
     train_embedder as train_embedder,
+    train_image_classifier as train_image_classifier,
     train_language_model as train_language_model,
     train_masked_lm as train_masked_lm,
     train_reranker as train_reranker,

@@ -3044,6 +3044,11 @@ class ImageClassifier:
         Writes what load() and transformers read: the model, and preprocessor_config.json.
         """
 
+    def read(self, files: Sequence[str | bytes | os.PathLike[str]]) -> Tensor:
+        """
+        PNG or PPM files as pixels() and logits() take them: [n, channels, size, size] of 0 to 255, resized.
+        """
+
     def pixels(self, images: Any) -> Tensor:
         """
         What the model reads: images [n, channels, size, size] of 0 to 255, rescaled and normalised.

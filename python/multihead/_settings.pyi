@@ -29,9 +29,6 @@ class RunSettings(TypedDict, total=False):
     label_smoothing: float
     precision: str
     seed: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
     log_every: int
     eval_every: int
     save_every: int
@@ -76,6 +73,9 @@ class LanguageModelSettings(RunSettings, total=False):
     batch: int
     context_shards: int
     eval_windows: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
 
 
 class Seq2SeqSettings(RunSettings, total=False):
@@ -105,6 +105,9 @@ class Seq2SeqSettings(RunSettings, total=False):
     bucket: int
     average: int
     eval_pairs: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
 
 
 class MaskedLmSettings(RunSettings, total=False):
@@ -120,6 +123,9 @@ class MaskedLmSettings(RunSettings, total=False):
     vocab_size: int
     validation_share: float
     eval_windows: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
 
 
 class ClassifierSettings(RunSettings, total=False):
@@ -133,12 +139,18 @@ class ClassifierSettings(RunSettings, total=False):
     balanced: bool
     labels_as_names: bool
     eval_texts: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
 
 
 class TaggerSettings(RunSettings, total=False):
     batch: int
     max_length: int
     eval_texts: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
 
 
 class EmbedderSettings(RunSettings, total=False):
@@ -149,6 +161,9 @@ class EmbedderSettings(RunSettings, total=False):
     chunk: int
     matryoshka: str
     eval_pairs: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
 
 
 class RerankerSettings(RunSettings, total=False):
@@ -158,3 +173,18 @@ class RerankerSettings(RunSettings, total=False):
     negatives: int
     miner: str
     eval_queries: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
+
+
+class ImageClassifierSettings(RunSettings, total=False):
+    image_size: int
+    patch_size: int
+    channels: int
+    layers: int
+    heads: int
+    width: int
+    ff: int
+    batch: int
+    eval_images: int

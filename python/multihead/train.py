@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._settings import (
         ClassifierSettings,
         EmbedderSettings,
+        ImageClassifierSettings,
         LanguageModelSettings,
         MaskedLmSettings,
         RerankerSettings,
@@ -204,6 +205,29 @@ def train_reranker(
     return _run("reranker", data, folder, settings, "", valid, "", init, resume, overwrite, callback, progress)
 
 
+def train_image_classifier(
+    data: PathLike,
+    folder: PathLike,
+    *,
+    preset: str = "tiny",
+    init: PathLike = "",
+    valid: PathLike = "",
+    resume: bool = False,
+    overwrite: bool = False,
+    callback: Callback | None = None,
+    progress: bool = False,
+    **settings: Unpack[ImageClassifierSettings],
+) -> dict[str, Any]:
+    """Trains a vision Transformer to classify images; returns the summary as a dict. ImageClassifier.load(folder) loads it.
+
+    data, valid  folders with a folder of PNG or PPM files for each label
+    preset       of a new model: "tiny", "small" or "base"; `settings` override it (see image_classifier_settings(preset))
+    init         a ViT's folder that training starts from; images are resized to its size, and a head for other labels is made anew
+    The rest as in train_classifier().
+    """
+    return _run("images", data, folder, settings, preset, valid, "", init, resume, overwrite, callback, progress)
+
+
 def train_masked_lm(
     data: PathLike,
     folder: PathLike,
@@ -257,6 +281,11 @@ def reranker_settings() -> dict[str, Any]:
     return _core.settings("reranker", "")
 
 
+def image_classifier_settings(preset: str) -> dict[str, Any]:
+    """All settings of train_image_classifier() with the values of a preset ('tiny', 'small', 'base')."""
+    return _core.settings("images", preset)
+
+
 def embedder_settings() -> dict[str, Any]:
     """All settings of train_embedder(); dropout is the encoder's."""
     return _core.settings("embedder", "")
@@ -286,7 +315,7 @@ def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, o
 
 __all__ = [
     "check_encoder", "check_language_model", "check_translator", "classifier_settings", "embedder_settings",
-    "evaluate", "fit_linear_head", "language_model_settings", "masked_lm_settings", "reranker_settings", "seq2seq_settings",
-    "tagger_settings", "train_classifier", "train_embedder", "train_language_model", "train_masked_lm", "train_reranker",
+    "evaluate", "fit_linear_head", "image_classifier_settings", "language_model_settings", "masked_lm_settings", "reranker_settings", "seq2seq_settings",
+    "tagger_settings", "train_classifier", "train_embedder", "train_image_classifier", "train_language_model", "train_masked_lm", "train_reranker",
     "train_seq2seq", "train_tagger",
 ]  # fmt: skip

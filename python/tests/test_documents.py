@@ -101,9 +101,10 @@ def made(tmp_path_factory):
     for name, copy in [("first.png", "cat.png"), ("second.ppm", "dog.ppm")]:
         shutil.copy(ROOT / "tests" / "data" / "images" / name, folder / copy)
     shutil.copytree(ROOT / "tests" / "data" / "images" / "vit_classifier", folder / "vit")
-    for label in ("cat", "dog"):
-        (folder / "images" / label).mkdir(parents=True)
-        shutil.copy(ROOT / "tests" / "data" / "images" / "second.ppm", folder / "images" / label)
+    for part in ("images", "digits/train", "digits/valid", "digits/test"):
+        for label in ("cat", "dog"):
+            (folder / part / label).mkdir(parents=True)
+            shutil.copy(ROOT / "tests" / "data" / "images" / "second.ppm", folder / part / label)
     return folder
 
 
@@ -185,7 +186,7 @@ def leave_out(page, folder):
 @pytest.fixture
 def short_trainings(monkeypatch):
     for name in ("train_classifier", "train_embedder", "train_masked_lm", "train_language_model", "train_seq2seq",
-                 "train_tagger", "train_reranker"):
+                 "train_tagger", "train_reranker", "train_image_classifier"):
         def short(*arguments, run=getattr(mh, name), **settings):
             return run(*arguments, **{**settings, "steps": 2, "warmup": 1, "eval_every": 2})
         monkeypatch.setattr(mh, name, short)

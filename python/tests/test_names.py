@@ -19,13 +19,13 @@ KEYWORDS = {
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
     "CharacterOptions", "BpeOptions", "WordPieceOptions", "UnigramOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
     "RelativeBuckets", "PointPart", "SamplingOptions", "TranslateOptions", "DoctorOptions", "EvaluateOptions", "RunRequest", "LanguageModelRun",
-    "Seq2SeqRun", "ClassifierRun", "TaggerRun", "EmbedderRun", "RerankerRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "TaggerSettings", "EmbedderSettings",
+    "Seq2SeqRun", "ClassifierRun", "TaggerRun", "ImageClassifierRun", "ImageClassifierSettings", "EmbedderRun", "RerankerRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "TaggerSettings", "EmbedderSettings",
     "RerankerSettings",
     "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
     "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "SpladePooling", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
-    "Similarity", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
+    "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice", "RankingLoss",
     "IndexKind", "TextTask", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice",
@@ -33,17 +33,25 @@ STRINGS = {
 RESULTS = {
     "AddNorm", "Entity", "Offsets", "MaskGuess", "Match", "TextPair", "AttentionPart", "AttentionExplanation", "AttentionProfile", "CheckpointInfo", "BleuScore",
     "ParallelText", "TextSplit", "Hypothesis", "Translation", "CheckResult", "TextLoss", "PairLoss",
-    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "ClassifierSummary", "TaggerSummary", "EmbedderSummary", "RerankerSummary", "MaskedLmSummary", "LabelScore", "EntityScore",
+    "LanguageModelSummary", "Seq2SeqSummary", "RunSummary", "ClassifierSummary", "TaggerSummary", "ImageClassifierSummary", "ImageScore", "EmbedderSummary", "RerankerSummary", "MaskedLmSummary", "LabelScore", "EntityScore",
     "RetrievalScore", "RankedScore", "MaskedLoss",
     "JobReport", "StepReport", "EvalReport", "NamedTensor",
 }  # fmt: skip
 ELSEWHERE = {  # C++ name: what does it in Python
+    "Image": "embed.ImageClassifier.read",
+    "ImageScaling": "embed.ImageClassifier",
+    "read_image": "embed.ImageClassifier.read",
+    "resized": "embed.ImageClassifier.read",
+    "copy_planes": "embed.ImageClassifier.read",
+    "read_scaling": "embed.ImageClassifier.load",
+    "scale_pixels": "embed.ImageClassifier.pixels",
+    "list_images": "train_image_classifier",
+    "LabelledFiles": "train_image_classifier",
     "choose_c": "train.fit_linear_head",
     "ChosenC": "train.fit_linear_head",
     "LinearHead": "train.fit_linear_head",
     "LinearHeadOptions": "train.fit_linear_head",
     "count_characters": "text.Tokenizer.encoding",
-    "similarities": "embed.SentenceEncoder.similarity",
     "Truncation": "text.Tokenizer.encoding",  # as_file=
     "Padding": "text.Tokenizer.pad",
     "logit_lens": "lens.logit_lens",
@@ -255,7 +263,7 @@ INTERNAL = {  # reason: names
     "matryoshka_sizes RankedPairs ranked_pairs RerankerData RerankerTask seconds_of choose_steps time_of model_card "
     "encode_text_pairs MaskedLmData MaskedLmTask prepare_masked_lm_data batch_rows encode_pair_texts encode_texts "
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
-    "with_weights trained_parameters score_labels score_logits Targets read_targets target_rows head_loss problem_of "
+    "with_weights trained_parameters score_labels score_logits score_rows ImageData ImageClassifierTask read_image_data image_classifier_presets Targets read_targets target_rows head_loss problem_of "
     "train_head save_sentence_files write_module_folders remove_module_folders spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "

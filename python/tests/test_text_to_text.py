@@ -217,3 +217,37 @@ def test_a_vision_transformer(tmp_path):
     pipe.save_pretrained(tmp_path / "back")
     back = mh.ImageClassifier.load(tmp_path / "back")
     np.testing.assert_array_equal(back.scores(back.logits(pictures.transpose(0, 3, 1, 2))), scores)
+
+
+def test_images_from_files(tmp_path):
+    """Trained from files of other sizes, grey or with alpha; read by both from the files."""
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(4)
+    files = []
+    for number in range(len(TEXTS) + 2):
+        size, mode = sorted(rng.integers(5, 40, 2)), ["L", "RGB", "RGBA"][number % 3]  # Pillow 13 differs on upright ones
+        pixels = rng.integers(0, 256, (*size, len(mode)) if mode != "L" else size).astype(np.uint8)
+        folder = tmp_path / "images" / ["cat", "dog"][number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        files.append(folder / f"{number}.png")
+        image.fromarray(pixels, mode).save(files[-1])
+    for resample in 2, 3:
+        out = tmp_path / f"vit{resample}"
+        mh.train_image_classifier(tmp_path / "images", out, init=tmp_path / "vit2" if resample == 3 else "", steps=20, lr=1e-2, warmup=2,
+                                  **({} if resample == 3 else dict(image_size=16, patch_size=4, layers=2, width=32)))
+        if resample == 3:
+            settings = json.loads((out / "preprocessor_config.json").read_text())
+            (out / "preprocessor_config.json").write_text(json.dumps({**settings, "resample": 3}))
+        ours = mh.ImageClassifier.load(out)
+        logits = np.asarray(ours.logits(ours.read(files)))
+        processor, model = tf.AutoImageProcessor.from_pretrained(out), tf.AutoModelForImageClassification.from_pretrained(out)
+        pictures = [image.open(file).convert("RGB") for file in files]
+        with torch.no_grad():
+            theirs = model(**processor(pictures, return_tensors="pt")).logits.numpy()
+        np.testing.assert_allclose(logits, theirs, atol=1e-5)
+        named = [one[0]["label"] for one in tf.pipeline("image-classification", str(out), top_k=1, device="cpu")(list(map(str, files)))]
+        assert named == [ours.labels[row.argmax()] for row in logits]
+        model.save_pretrained(tmp_path / f"back{resample}")
+        processor.save_pretrained(tmp_path / f"back{resample}")
+        back = mh.ImageClassifier.load(tmp_path / f"back{resample}")
+        np.testing.assert_array_equal(back.logits(back.read(files)), logits)

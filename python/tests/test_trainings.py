@@ -1,4 +1,4 @@
-"""Losses and first steps of taggers, rerankers, embedders and balanced classifiers beside transformers, sentence-transformers and torch."""
+"""Losses and first steps of taggers, rerankers, embedders, ViTs and balanced classifiers beside transformers, sentence-transformers and torch."""
 
 import json
 import pathlib
@@ -124,6 +124,26 @@ def test_a_tagger_learns_as_with_transformers(bert):
             labels[row, token] = model.config.label2id[names[0] if names else "O"]
     after, before = (tf.AutoModelForTokenClassification.from_pretrained(bert / name).state_dict() for name in ("out", "first"))
     compare(ours, model, lambda: model(**batch, labels=labels).loss, after, before)
+
+
+def test_a_vision_transformer_learns_as_with_transformers(tmp_path):
+    tf, torch, image = pytest.importorskip("transformers"), pytest.importorskip("torch"), pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(3)
+    for i in range(6):
+        folder = tmp_path / "data" / "abc"[i % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (7 + i, 12, 3) if i % 2 else (12, 12)).astype(np.uint8)  # other sizes, grey
+        image.fromarray(pixels).save(folder / f"{i}.ppm" if i % 2 else folder / f"{i}.png")
+    sizes = dict(image_size=12, patch_size=4, layers=2, heads=2, width=16, batch=6)
+    steps_of(mh.train_image_classifier, tmp_path, "", "first", lr=1e-30, **sizes)
+    ours = steps_of(mh.train_image_classifier, tmp_path, tmp_path / "first", "out", batch=6)
+    files = sorted((tmp_path / "data").rglob("*.p*"))
+    processor = tf.AutoImageProcessor.from_pretrained(tmp_path / "first")
+    model = tf.AutoModelForImageClassification.from_pretrained(tmp_path / "first")
+    pixels = processor([image.open(file).convert("RGB") for file in files], return_tensors="pt").pixel_values
+    labels = torch.tensor([model.config.label2id[file.parent.name] for file in files])
+    after, before = (tf.AutoModelForImageClassification.from_pretrained(tmp_path / name).state_dict() for name in ("out", "first"))
+    compare(ours, model, lambda: model(pixels, labels=labels).loss, after, before)
 
 
 def test_a_balanced_classifier_learns_as_with_weights(bert):

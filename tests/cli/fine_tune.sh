@@ -106,6 +106,24 @@ expect 0 'mean squared error' "$multihead" train classifier --init bert --data n
 expect 0 'MSE        [0-9]' "$multihead" eval numbers --data numbers.tsv
 expect 0 '"pearson"' "$multihead" eval numbers --data numbers.tsv --json
 
+# Images in folders called by their labels.
+mkdir -p pictures/dark pictures/bright
+for i in 1 2 3 4; do
+  printf 'P6 8 8 255\n%0192d' "$i" >pictures/dark/$i.ppm
+  { printf 'P6 8 8 255\n' && printf "%0192d$i" 0 | tail -c 192 | tr 0 z; } >pictures/bright/$i.ppm
+done
+expect 0 '8 images, 2 labels, 12 steps' "$multihead" train images --data pictures --valid pictures --out vit --layers 1 --width 16 "${fast[@]}"
+expect 0 'accuracy  1\.' "$multihead" eval vit --data pictures
+expect 0 'dark  pictures/dark/1.ppm' "$multihead" classify vit --image pictures/dark/1.ppm
+expect 0 '8 images' "$multihead" train images --init vit --data pictures --out tuned_vit "${fast[@]}"
+expect 2 'its model has other sizes' "$multihead" train images --init vit --data pictures --out x --width 20
+expect 2 'lora-rank' "$multihead" train images --data pictures --out x --lora-rank 2
+expect 3 'nowhere": expected a folder with a folder' "$multihead" train images --data nowhere --out x
+expect 3 'labels.tsv": expected a folder' "$multihead" train images --data pictures --valid labels.tsv --out x
+touch pictures/dark/5.gif
+expect 3 'dark/5.gif": expected a PNG or PPM file' "$multihead" train images --data pictures --out x
+expect 3 'dark/5.gif": expected a PNG or PPM file' "$multihead" eval vit --data pictures
+
 expect 2 '"--ffn-width" is now called --ff; ' "$multihead" train mlm --data text.txt --out x --ffn-width 32
 expect 2 '--init DIR is required' "$multihead" train classifier --data labels.tsv --out x
 expect 3 'line 1 must have two columns' "$multihead" train classifier --init bert --data text.txt --out x

@@ -107,7 +107,7 @@ std::vector<std::pair<int64_t, std::string>> counts_of(const std::vector<Names>&
 double rounded(double x) { return std::round(1e4 * x) / 1e4; }
 
 void describe_labels(Targets& targets, const std::vector<Names>& training,
-                     const std::vector<Names>& validation) {
+                     const std::vector<Names>& validation, const char* unit) {
   constexpr size_t kShown = 30;
   const auto counts = counts_of(training);
   std::string list;
@@ -115,10 +115,11 @@ void describe_labels(Targets& targets, const std::vector<Names>& training,
     list += concat(i == 0 ? "" : ", ", counts[i].second, " ", counts[i].first);
   }
   if (counts.size() > kShown) list += concat(" and ", counts.size() - kShown, " more");
-  targets.notes.push_back(concat(training.size(), " training texts, ", counts.size(), " labels: ", list));
+  targets.notes.push_back(
+      concat(training.size(), " training ", unit, ", ", counts.size(), " labels: ", list));
   if (!validation.empty() && targets.problem == ProblemType::single_label) {
     const auto hits = std::ranges::count(validation, Names{counts[0].second});
-    targets.notes.push_back(concat(validation.size(), " validation texts; \"", counts[0].second,
+    targets.notes.push_back(concat(validation.size(), " validation ", unit, "; \"", counts[0].second,
                                    "\" for all of them would have an accuracy of ",
                                    rounded(static_cast<double>(hits) / std::ssize(validation))));
   }
@@ -127,7 +128,7 @@ void describe_labels(Targets& targets, const std::vector<Names>& training,
     const auto [other, is_new] = known.emplace(in_lower_case(label), label);
     if (is_new) continue;
     targets.warnings.push_back(concat("the labels ", quote(other->second), " and ", quote(label), " (", count,
-                                      " texts) differ in capital letters only"));
+                                      " ", unit, ") differ in capital letters only"));
   }
 }
 
@@ -173,7 +174,8 @@ void describe_numbers(Targets& targets) {
 }  // namespace
 
 Targets read_targets(const text::LabelledTexts& training, const text::LabelledTexts& validation,
-                     ProblemType problem, const models::EncoderConfig& known, bool labels_as_names) {
+                     ProblemType problem, const models::EncoderConfig& known, bool labels_as_names,
+                     const char* unit) {
   Targets targets = {.problem = problem};
   if (problem == ProblemType::regression) {
     const bool is_named =
@@ -186,13 +188,13 @@ Targets read_targets(const text::LabelledTexts& training, const text::LabelledTe
     const std::vector<Names> lists = label_lists(training, problem, "training"),
                              other = label_lists(validation, problem, "validation");
     targets.names = names_of(lists, known);
-    MH_CHECK(!targets.names.empty(), FormatError, "train: no text has a label");
+    MH_CHECK(!targets.names.empty(), FormatError, "train: none of the ", unit, " has a label");
     if (!labels_as_names) check_names(targets.names);
-    MH_CHECK(targets.names.size() > 1 || problem == ProblemType::multi_label, FormatError,
-             "train: all texts have the label ", quote(targets.names[0]), "; a classifier needs two");
+    MH_CHECK(targets.names.size() > 1 || problem == ProblemType::multi_label, FormatError, "train: all ",
+             unit, " have the label ", quote(targets.names[0]), "; a classifier needs two");
     targets.training = label_targets(targets.names, lists, problem);
     targets.validation = label_targets(targets.names, other, problem);
-    describe_labels(targets, lists, other);
+    describe_labels(targets, lists, other, unit);
   }
   const std::string shared =
       text::shared_rows({training.texts, training.seconds}, {validation.texts, validation.seconds});

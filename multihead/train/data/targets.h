@@ -21,9 +21,10 @@ struct Targets {
 };
 /// The names are those of `known`, an encoder with a head, if the texts have no other labels. Throws FormatError
 /// (a single label, numbers as labels unless they are names, a validation text whose label no training text has,
-/// a list where one label or a number is expected).
+/// a list where one label or a number is expected). `unit`: what the notes call them.
 Targets read_targets(const text::LabelledTexts& training, const text::LabelledTexts& validation,
-                     models::ProblemType problem, const models::EncoderConfig& known, bool labels_as_names);
+                     models::ProblemType problem, const models::EncoderConfig& known, bool labels_as_names,
+                     const char* unit = "texts");
 /// The targets of some texts.
 Tensor target_rows(const Tensor& targets, const std::vector<int64_t>& rows);
 

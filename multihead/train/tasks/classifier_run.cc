@@ -125,34 +125,40 @@ Task::Loss ClassifierTask::loss(int64_t index) {
 
 int64_t ClassifierTask::targets(int64_t) const { return settings_.batch; }
 
-std::optional<LabelScore> ClassifierTask::score(int64_t most, const Sharing& sharing) const {
-  if (data_.validation.empty()) return std::nullopt;
+LabelScore score_rows(const Sharing& sharing, const std::vector<int64_t>& all, int64_t batch,
+                      const Targets& targets,
+                      FunctionRef<Tensor(const std::vector<int64_t>& rows)> logits_of) {
   const NoTape silent;
-  const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation), most);
-  const int64_t labels = std::ssize(data_.targets.names);
-  // A batch's numbers: its loss, then the logits of its texts.
+  const int64_t labels = std::ssize(targets.names);
+  // A batch's numbers: its loss, then the logits of its rows.
   const auto measure = [&](const std::vector<int64_t>& rows, std::span<double> numbers) {
-    const Tensor logits = model_.logits(token_rows(data_.validation, rows));
+    const Tensor logits = logits_of(rows);
     std::copy_n(logits.data<float>(), logits.numel(), numbers.begin() + 1);
-    const Tensor targets = target_rows(data_.targets.validation, rows);
-    numbers[0] =
-        data_.targets.problem == ProblemType::single_label
-            ? cross_entropy(logits, targets, {.reduction = Reduction::sum}).item()
-            : head_loss(logits, targets, data_.targets.problem).item() * static_cast<double>(rows.size());
+    const Tensor truth = target_rows(targets.validation, rows);
+    numbers[0] = targets.problem == ProblemType::single_label
+                     ? cross_entropy(logits, truth, {.reduction = Reduction::sum}).item()
+                     : head_loss(logits, truth, targets.problem).item() * static_cast<double>(rows.size());
   };
-  const int64_t width = settings_.batch * labels + 1;
-  const std::vector<double> numbers = measure_rows(sharing, all, settings_.batch, width, measure);
+  const int64_t width = batch * labels + 1;
+  const std::vector<double> numbers = measure_rows(sharing, all, batch, width, measure);
   Tensor logits = Tensor::empty({std::ssize(all), labels});
   double nats = 0;
   for (int64_t i = 0; i < std::ssize(all); ++i) {
-    const int64_t row = i % settings_.batch;
-    const double* const batch = numbers.data() + i / settings_.batch * width;
-    if (row == 0) nats += batch[0];
-    std::copy_n(batch + 1 + row * labels, labels, logits.data<float>() + i * labels);
+    const int64_t row = i % batch;
+    const double* const own = numbers.data() + i / batch * width;
+    if (row == 0) nats += own[0];
+    std::copy_n(own + 1 + row * labels, labels, logits.data<float>() + i * labels);
   }
-  LabelScore score = score_logits(logits, target_rows(data_.targets.validation, all), data_.targets.problem);
+  LabelScore score = score_logits(logits, target_rows(targets.validation, all), targets.problem);
   score.nats = nats;
   return score;
+}
+
+std::optional<LabelScore> ClassifierTask::score(int64_t most, const Sharing& sharing) const {
+  if (data_.validation.empty()) return std::nullopt;
+  return score_rows(
+      sharing, spread_rows(std::ssize(data_.validation), most), settings_.batch, data_.targets,
+      [&](const std::vector<int64_t>& rows) { return model_.logits(token_rows(data_.validation, rows)); });
 }
 
 void ClassifierTask::save(io::CheckpointContents& contents) {

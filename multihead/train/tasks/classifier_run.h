@@ -44,6 +44,11 @@ LabelScore score_labels(const std::vector<int64_t>& guesses, const std::vector<i
 /// The same from logits; only of numbers with its nats.
 LabelScore score_logits(const Tensor& logits, const Tensor& targets, models::ProblemType problem);
 
+/// The score of these validation rows, `batch` at a time.
+LabelScore score_rows(const Sharing& sharing, const std::vector<int64_t>& all, int64_t batch,
+                      const Targets& targets,
+                      FunctionRef<Tensor(const std::vector<int64_t>& rows)> logits_of);
+
 struct ClassifierSummary : ScoredSummary<LabelScore> {
   std::vector<std::string> labels;
   int64_t texts = 0;

@@ -39,6 +39,7 @@ struct Kind {
   const char* data;                                           ///< training data
   const char* valid = nullptr;            ///< validation data; null: the kind takes no file of it
   bool has_columns = false;               ///< the data are tables, in one of text::TableFormat
+  bool has_folders = false;               ///< the data are folders
   const char* tokenizer = nullptr;        ///< a tokenizer of its own; null: it takes that of RunRequest::init
   std::vector<std::string> presets = {};  ///< base settings; empty: it only fine-tunes, and needs init
   std::unique_ptr<AnyRun> (*make)();

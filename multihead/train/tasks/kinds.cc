@@ -5,6 +5,7 @@
 #include "multihead/core/error.h"
 #include "multihead/train/tasks/classifier_run.h"
 #include "multihead/train/tasks/embedder_run.h"
+#include "multihead/train/tasks/image_classifier_run.h"
 #include "multihead/train/tasks/language_model_run.h"
 #include "multihead/train/tasks/masked_lm_run.h"
 #include "multihead/train/tasks/reranker_run.h"
@@ -14,9 +15,10 @@
 namespace multihead::train {
 
 std::span<const Kind* const> kinds() {
-  static const std::array list = {&LanguageModelTask::kind(), &Seq2SeqTask::kind(),  &ClassifierTask::kind(),
-                                  &TaggerTask::kind(),        &EmbedderTask::kind(), &RerankerTask::kind(),
-                                  &MaskedLmTask::kind()};
+  static const std::array list = {&LanguageModelTask::kind(), &Seq2SeqTask::kind(),
+                                  &ClassifierTask::kind(),    &TaggerTask::kind(),
+                                  &EmbedderTask::kind(),      &RerankerTask::kind(),
+                                  &MaskedLmTask::kind(),      &ImageClassifierTask::kind()};
   return list;
 }
 

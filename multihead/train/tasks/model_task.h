@@ -26,6 +26,7 @@ namespace multihead::train {
 ///   loss(), targets()         of a micro-batch
 ///   score(most, sharing)      of `most` validation examples, evenly spread, or of all (0); none without any
 ///   save()                    the model's files
+///   kNewEpochs                the passes of a new model, unless choose_length() knows them
 ///
 /// and hides what it does otherwise. train_task() does the rest.
 template <class SettingsType, class ModelType, class ScoreType>
@@ -181,6 +182,9 @@ inline void read_config(models::LanguageModelConfig& config, const Json& json, c
 inline void read_config(models::Seq2SeqConfig& config, const Json& json, const std::string& where) {
   config = models::seq2seq_config_from_json(json, where);
 }
+inline void read_config(models::ImageEncoderConfig& config, const Json& json, const std::string& where) {
+  config = models::image_encoder_config_from_json(json, where);
+}
 inline void read_config(models::EncoderConfig& config, const Json& json, const std::string& where) {
   config = models::encoder_config_from_json(json, where);
 }
@@ -216,6 +220,9 @@ std::string choose(typename T::Run& run, typename T::Run& given, Data& data, boo
   const double micro_batches = static_cast<double>(s.accumulate * std::max<int64_t>(s.shards, 1));
   choose_rate(s, run.settings.model.embed_dim, T::kRate);
   const std::string note = choose_by_time<T>(run, data, begins);
+  if constexpr (requires { T::kNewEpochs; }) {
+    if (run.init.empty() && s.steps == 0 && s.epochs == 0) s.epochs = T::kNewEpochs;
+  }
   choose_length(s, static_cast<double>(T::pass(run.settings, data)) / micro_batches);
   TrainingSettings& shown = given.settings;
   shown.steps = s.steps, shown.epochs = s.epochs, shown.lr = s.lr;
@@ -257,9 +264,13 @@ typename T::Summary train_task(const typename T::Run& request) {
     }
     for (const std::string& warning : task.warnings()) observer->on_warning(warning);
   }
-  if (!adapts) return detail::run_to_end(task, task, run, folder.get());
-  LoraTask<T> adapted(task, run.settings, run.init);
-  return detail::run_to_end(task, adapted, run, folder.get());
+  if constexpr (requires { detail::task_type(network); }) {
+    if (adapts) {
+      LoraTask<T> adapted(task, run.settings, run.init);
+      return detail::run_to_end(task, adapted, run, folder.get());
+    }
+  }
+  return detail::run_to_end(task, task, run, folder.get());
 }
 
 /// For Kind::make.

@@ -253,6 +253,13 @@ void bind_image_classifier(nb::module_& m) {
       },
       "folder"_a, nb::kw_only(), "overwrite"_a = false,
       "Writes what load() and transformers read: the model, and preprocessor_config.json.");
+  c.def(
+      "read",
+      [](const ImageClassifier& classifier, const std::vector<Path>& files) {
+        return unlocked([&] { return classifier.read({files.begin(), files.end()}); });
+      },
+      "files"_a,
+      "PNG or PPM files as pixels() and logits() take them: [n, channels, size, size] of 0 to 255, resized.");
   const auto def = [&](const char* name, Tensor (ImageClassifier::*call)(const Tensor&) const,
                        const char* doc) {
     c.def(

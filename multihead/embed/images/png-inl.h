@@ -1,5 +1,4 @@
-// The part of `classify` that reads PNG: a module that is loaded when it is needed, so that no other verb
-// pays for its library.
+// The module that reads PNG: loaded when it is needed, so that nobody else pays for its library.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +6,20 @@
 #include <string>
 #include <string_view>
 
-namespace multihead::cli {
+namespace multihead::embed {
 
 struct PngRequest {
   std::string_view bytes;  ///< of the file
-  /// Given height and width, says where rows of 3 bytes a pixel go; may throw instead.
+  /// Given height and width, says where rows of 4 bytes a pixel go: colours and alpha; may throw instead.
   std::function<uint8_t*(int64_t height, int64_t width)> room;
 };
 
-/// Colours without alpha, over black. `problem`: what is wrong with the file, or nothing.
+/// `problem`: what is wrong with the file, or nothing.
 using ReadPng = void (*)(const PngRequest& request, std::string& problem);
 /// The module and its one function.
 inline constexpr const char *kPngModule = "multihead_png.so", *kReadPng = "multihead_read_png";
 
-}  // namespace multihead::cli
+}  // namespace multihead::embed
 
-extern "C" [[gnu::weak]] void multihead_read_png(const multihead::cli::PngRequest& request,
+extern "C" [[gnu::weak]] void multihead_read_png(const multihead::embed::PngRequest& request,
                                                  std::string& problem);
