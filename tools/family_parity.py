@@ -32,6 +32,7 @@ import transformers as tf
 from safetensors.numpy import load_file
 
 import multihead as mh
+import remote_families
 
 BOUNDS = {"outputs": 1e-5, "gradients": 1e-4, "saved": 1e-5}
 STORAGE = [torch.float32, torch.bfloat16, torch.float16]
@@ -220,6 +221,22 @@ def esm(r):
         emb_layer_norm_before=False), "encoder")
 
 
+def jina_bert(r):
+    heads, head = sizes(r)
+    return Case(pick(r, remote_families.JinaBertModel, remote_families.JinaBertForMaskedLM), remote_families.JinaBertConfig(
+        vocab_size=VOCABULARY, hidden_size=heads * head, num_attention_heads=heads, intermediate_size=pick(r, 31, 45),
+        num_hidden_layers=pick(r, 1, 2, 3), max_position_embeddings=70, initializer_range=0.25, type_vocab_size=pick(r, 1, 2),
+        feed_forward_type=pick(r, "geglu", "reglu"), hidden_act=pick(r, "gelu", "relu")), "encoder")
+
+
+def nomic_bert_moe(r):
+    heads, head = sizes(r, even=True)
+    return Case(remote_families.NomicBertModel, remote_families.NomicBertConfig(
+        vocab_size=VOCABULARY, n_embd=heads * head, n_head=heads, n_inner=pick(r, 31, 45), n_layer=pick(r, 2, 4), n_positions=70,
+        initializer_range=0.25, num_experts=pick(r, 3, 8), moe_top_k=pick(r, 1, 2), moe_every_n_layers=pick(r, 2, 3),
+        rotary_emb_base=pick(r, 500, 10000)), "encoder")
+
+
 def t5_encoder(config, stem):
     def make(r):
         return Case(getattr(tf, stem + pick(r, "EncoderModel", "EncoderModel", "ForTokenClassification")), t5_config(r, config), "encoder")
@@ -318,6 +335,8 @@ FAMILIES = {
     "esm": esm,
     "jina_embeddings_v3": like_bert_rotated(tf.JinaEmbeddingsV3Config, "JinaEmbeddingsV3", hidden_act=("gelu", "relu"),
                                             type_vocab_size=(1, 2)),
+    "jina_bert": jina_bert,
+    "nomic_bert_moe": nomic_bert_moe,
     "t5 encoder": t5_encoder(tf.T5Config, "T5"),
     "vit": vit,
     "marian": like_bart(tf.MarianConfig, tf.MarianMTModel),
@@ -488,7 +507,8 @@ def compare(case, dtype, sharded, seed, root):
         their_grads = stored_gradients(theirs, os.path.join(root, "renamed"))
     ours.save(back)
     with open(os.path.join(back, "config.json")) as file:
-        kind = getattr(tf, json.load(file)["architectures"][0])
+        named_in = remote_families if case.model.__module__ == remote_families.__name__ else tf
+        kind = getattr(named_in, json.load(file)["architectures"][0])
     with torch.no_grad():
         again = their_outputs(kind.from_pretrained(back).eval(), case, x).numpy()
     result["saved"] = difference(again, want)

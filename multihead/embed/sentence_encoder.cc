@@ -39,6 +39,21 @@ Pooling pooling_of_gguf(const std::string& path) {
   return kTypes[type];
 }
 
+// Matrices after the pooling (EmbeddingGemma).
+std::vector<VectorStep> steps_of_gguf(const std::string& path, int64_t width) {
+  const io::GgufFile file(path);
+  std::vector<VectorStep> steps;
+  for (const char* name : {"dense_2.weight", "dense_3.weight"}) {
+    if (!file.tensors().contains(name)) continue;
+    const Tensor weight = file.load(name);
+    MH_CHECK(weight.rank() == 2 && weight.size(1) == width, FormatError, path, ": ", name, " must be [out, ",
+             width, "], got ", weight.shape());
+    width = weight.size(0);
+    steps.push_back({.weight = weight});
+  }
+  return steps;
+}
+
 }  // namespace
 
 SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, std::vector<Pooling> pooling,
@@ -63,7 +78,10 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   const int64_t length = detail::read_max_length(model, encoder.context());
   SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(model)),
                          {Pooling::mean}, length);
-  if (io::is_gguf_file(folder)) loaded.pooling_ = {pooling_of_gguf(folder)};
+  if (io::is_gguf_file(folder)) {
+    loaded.pooling_ = {pooling_of_gguf(folder)};
+    loaded.steps_ = steps_of_gguf(folder, loaded.dim());
+  }
   detail::check_transformer(model, loaded.tokenizer_, "feature-extraction");
   for (size_t i = 1; i < modules.size(); ++i) {
     if (modules[i].kind == "Pooling") {

@@ -27,12 +27,17 @@ nn::NormOptions norm_of(const EncoderConfig& c) {
   return {.kind = c.norm, .eps = c.norm_eps, .bias = c.bias};
 }
 
-nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c) {
+bool has_experts(const EncoderConfig& c, int64_t layer) {
+  return c.experts > 0 && layer % c.experts_every == 1;
+}
+
+nn::TransformerLayerOptions encoder_layer(const EncoderConfig& c, int64_t layer) {
   const bool bias = c.bias && c.layer_bias;
   nn::TransformerLayerOptions o = layer_options(c, {.qkv = bias, .out = bias, .ffn = bias});
   o.norm.bias = c.bias;
   o.feed_forward.in_bias = c.ffn_in_bias;
   // A score is a sum of three products.
+  if (has_experts(c, layer)) o.experts = {c.experts, c.experts_used};
   if (c.distance_span > 0) o.attention.scale = 1 / std::sqrt(3.0 * static_cast<double>(size_of_head(c)));
   return o;
 }
@@ -50,7 +55,7 @@ int64_t transform_dim(const EncoderConfig& c) {
   return c.head == EncoderHead::masked_lm ? c.word_dim : c.embed_dim;
 }
 
-bool has_table(const EncoderConfig& c) { return c.learned_positions && c.rotary_base == 0; }
+bool has_table(const EncoderConfig& c) { return c.learned_positions && c.rotary_base == 0 && !c.alibi; }
 
 // Layers with weights of their own.
 int64_t stored_layers(const EncoderConfig& c) { return c.shared_layers ? 1 : c.num_layers; }
@@ -77,6 +82,7 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"shared_layers", &C::shared_layers, later},
       {"word_dim", &C::word_dim, always, kSize},
       {"token_types", &C::token_types, always, kSizeOrNone},
+      {"alibi", &C::alibi, later},
       {"learned_positions", &C::learned_positions, later},
       {"position_offset", &C::position_offset, always, kSizeOrNone},
       {"pad_id", &C::pad_id, always, kSizeOrNone},
@@ -99,6 +105,9 @@ const std::vector<ConfigField<EncoderConfig>>& config_fields() {
       {"bias", &C::bias, later},
       {"layer_bias", &C::layer_bias, later},
       {"ffn_in_bias", &C::ffn_in_bias, later},
+      {"experts", &C::experts, later, io::IntegerRange{0, 1 << 12}},
+      {"experts_used", &C::experts_used, later, kSize},
+      {"experts_every", &C::experts_every, later, io::IntegerRange{2, 1 << 16}},
       {"norm_eps", &C::norm_eps, always, kPositive},
       {"activation", &C::activation, always},
       {"pooler", &C::pooler, always},
@@ -130,13 +139,23 @@ EncoderConfig resolved(EncoderConfig c) {
   check_labels(c);
   if (c.word_dim == 0) c.word_dim = c.embed_dim;
   check_buckets(c.relative_buckets, c.relative_distance, true);
+  MH_CHECK(!c.alibi || c.rotary_base == 0, ValueError, "config: alibi excludes rotary_base");
+  if (c.experts > 0) {
+    MH_CHECK(c.experts_used <= c.experts && !c.gated && !c.shared_layers && c.ffn_dropout_p == 0, ValueError,
+             "config: experts must be at least experts_used, and exclude gated, shared_layers and "
+             "ffn_dropout_p");
+  } else {
+    c.experts_used = C().experts_used, c.experts_every = C().experts_every;
+  }
   if (c.distance_span > 0) {
-    MH_CHECK(c.rotary_base == 0 && c.relative_buckets == 0 && c.window == 0 && c.scale_scores, ValueError,
-             "config: distance_span excludes rotary_base, relative_buckets, window and unscaled scores");
+    MH_CHECK(
+        c.rotary_base == 0 && c.relative_buckets == 0 && c.window == 0 && c.scale_scores && !c.alibi,
+        ValueError,
+        "config: distance_span excludes rotary_base, relative_buckets, window, alibi and unscaled scores");
     nn::detail::distance_rows({c.distance_span, c.relative_distance}, 0);
   }
   check_weights(table_rows(c) * c.word_dim + 2 * c.distance_span * c.embed_dim,
-                layer_weights(encoder_layer(c)), stored_layers(c));
+                layer_weights(encoder_layer(c, 1)), stored_layers(c));
   return c;
 }
 
@@ -153,9 +172,10 @@ int64_t matrix_weights(const EncoderConfig& config) {
   const int64_t projection = c.word_dim == c.embed_dim ? 0 : c.word_dim * c.embed_dim,
                 head = (has_transform(c) ? c.embed_dim * transform_dim(c) : 0) +
                        (has_labels(c) ? c.num_labels * c.embed_dim : 0);
+  int64_t layers = 0;
+  for (int64_t i = 0; i < stored_layers(c); ++i) layers += layer_weights(encoder_layer(c, i));
   return table_rows(c) * c.word_dim + c.relative_buckets * c.num_heads + 2 * c.distance_span * c.embed_dim +
-         projection + stored_layers(c) * layer_weights(encoder_layer(c)) +
-         (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
+         projection + layers + (c.pooler ? c.embed_dim * c.embed_dim : 0) + head;
 }
 
 Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(config)) {
@@ -173,7 +193,7 @@ Encoder::Encoder(const EncoderConfig& config, Rng& rng) : config_(resolved(confi
   }
   if (c.embedding_norm) embedding_norm = nn::Norm(c.word_dim, norm_of(c));
   if (c.word_dim != c.embed_dim) embedding_projection = nn::Linear(c.word_dim, c.embed_dim, rng);
-  for (int64_t i = 0; i < stored_layers(c); ++i) layers.emplace_back(encoder_layer(c), rng);
+  for (int64_t i = 0; i < stored_layers(c); ++i) layers.emplace_back(encoder_layer(c, i), rng);
   if (c.norm_first) final_norm = nn::Norm(c.embed_dim, norm_of(c));
   if (c.norm_first && c.embedding_norm) layers[0].norm1 = nn::Norm();
   if (c.pooler) pooler = nn::Linear(c.embed_dim, c.embed_dim, rng);
@@ -311,6 +331,8 @@ Tensor Encoder::features(const TokenRows& rows, Rng* rng) const {
   call.rng = rng;
   call.attention.cu_seqlens = rows.cu_seqlens;
   if (relative_bias.weight.defined()) call.attention.relative_bias = relative_bias();
+  if (config_.alibi)
+    call.attention.alibi_slopes = nn::alibi_slopes(config_.num_heads).to(token_embedding.dtype());
   const Tensor x = reshape(embed(rows, rng), {1, count, config_.embed_dim});
   return reshape(run_layers(x, rows, call), {count, config_.embed_dim});
 }

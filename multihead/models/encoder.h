@@ -52,6 +52,7 @@ struct EncoderConfig {
   bool shared_layers = false;  ///< one layer's weights in all (ALBERT)
   int64_t word_dim = 0;        ///< size of token embeddings, projected to embed_dim (ELECTRA); 0: embed_dim
   int64_t token_types = 2;     ///< 0: none
+  bool alibi = false;  ///< scores less a head's slope times the distance, in place of positions (Jina v2)
   bool learned_positions = true;  ///< a table of them; rotary positions go without
   int64_t position_offset = 0;    ///< rows of the table of positions before the first (RoBERTa: pad_id + 1)
   int64_t pad_id = 0;  ///< with an offset, a padding token in a text has this position, and none counts it
@@ -74,11 +75,14 @@ struct EncoderConfig {
   /// Norms precede sub-layers, except for the first attention if there is an embedding_norm; a final norm
   /// follows the last layer.
   bool norm_first = false;
-  bool scale_scores = true;  ///< scores / sqrt(head_dim)
-  bool gated = false;        ///< feed-forward layers
-  bool bias = true;          ///< of the layers, norms and the heads' dense layer …
-  bool layer_bias = true;    ///< … but not of the layers' projections if this is false (Nomic BERT) …
-  bool ffn_in_bias = true;   ///< … nor of the first of the feed-forward layers if this is (GTE)
+  bool scale_scores = true;   ///< scores / sqrt(head_dim)
+  bool gated = false;         ///< feed-forward layers
+  bool bias = true;           ///< of the layers, norms and the heads' dense layer …
+  bool layer_bias = true;     ///< … but not of the layers' projections if this is false (Nomic BERT) …
+  bool ffn_in_bias = true;    ///< … nor of the first of the feed-forward layers if this is (GTE)
+  int64_t experts = 0;        ///< feed-forward networks of layers 1, n + 1, 2n + 1 … (Nomic v2); 0: one
+  int64_t experts_used = 2;   ///< by each token
+  int64_t experts_every = 2;  ///< n
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu;
   bool pooler = true;  ///< a dense layer and an activation on the first token

@@ -212,6 +212,40 @@ TEST(EncoderTest, GteFromBeforeTransformersHadIt) {
   EXPECT_MESSAGE(encoder_config_from_json(json, "config.json"), FormatError, "mixed_b");
 }
 
+// As the folders have it, which bring code of their own.
+TEST(EncoderTest, PublishedFoldersOfOtherCodeAreRead) {
+  Json jina = config_of("jina_bert");
+  for (const char* key : {"architectures", "feed_forward_type"}) jina.erase(key);
+  jina["architectures"] = Json(std::vector<Json>{"JinaBertForMaskedLM"});
+  jina["feed_forward_type"] = "geglu", jina["emb_pooler"] = "mean", jina["attn_implementation"] = "torch";
+  jina["model_max_length"] = 8192, jina["auto_map"] = Json::object({{"AutoModel", "x--modeling_bert.Y"}});
+  const EncoderConfig read = encoder_config_from_json(jina, "config.json");
+  EXPECT_TRUE(read.alibi && read.gated && !read.ffn_in_bias && read.activation == Activation::gelu);
+  jina["feed_forward_type"] = "original";
+  EXPECT_MESSAGE(encoder_config_from_json(jina, "config.json"), FormatError, "feed_forward_type");
+  const fs::path folder = fs::temp_directory_path() / concat("multihead_headless_", ::getpid());
+  fs::create_directories(folder);
+  jina["feed_forward_type"] = "reglu";
+  std::ofstream(folder / "config.json") << jina.dump();
+  fs::copy(kEncoders / "jina_bert" / "model.safetensors", folder / "model.safetensors");
+  EXPECT_EQ(load_encoder(folder.string()).config().head, EncoderHead::none);  // its file has none
+  fs::remove_all(folder);
+
+  Json nomic = config_of("nomic_bert_moe");
+  nomic["router_aux_loss_coef"] = 0.1, nomic["moe_impl"] = "megablocks", nomic["embd_pdrop"] = 0.1;
+  nomic["use_rms_norm"] = Json(), nomic["expert_choice_router"] = false, nomic["num_shared_experts"] = 0;
+  const EncoderConfig experts = encoder_config_from_json(nomic, "config.json");
+  EXPECT_EQ(experts.experts, 3);
+  EXPECT_EQ(experts.experts_every, 2);
+  nomic["moe_normalize_expert_weights"] = true;
+  EXPECT_MESSAGE(encoder_config_from_json(nomic, "config.json"), FormatError, "moe_normalize_expert_weights");
+  EncoderConfig wrong = experts;
+  wrong.experts_used = 4;
+  EXPECT_THROW(resolved(wrong), ValueError);
+  wrong = experts, wrong.alibi = true;
+  EXPECT_THROW(resolved(wrong), ValueError);
+}
+
 // A file's up before gate is our gate before up; the adapter's rows must be swapped as the weight's are.
 TEST(EncoderTest, AnAdapterOfSwappedHalvesIsMergedAsItIsTrained) {
   Encoder model = load_encoder((kEncoders / "gte_masked_lm").string()), trained = nn::clone(model);

@@ -3,8 +3,13 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/nn/points-inl.h"
+#include "multihead/ops/array/gather.h"
+#include "multihead/ops/array/sort.h"
 #include "multihead/ops/dropout.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/reduce.h"
 #include "multihead/ops/shape.h"
+#include "multihead/ops/softmax.h"
 
 namespace multihead::nn {
 
@@ -43,6 +48,45 @@ Tensor FeedForward::hidden_at_points(const Tensor& x) const {
   const Tensor gate = detail::point("mlp_pre", slice(raw, -1, 0, half));
   const Tensor up = detail::point("mlp_pre_linear", slice(raw, -1, half, 2 * half));
   return detail::point("mlp_post", gated(gate, up, options_.activation));
+}
+
+Experts::Experts(const ExpertsOptions& options, int64_t embed_dim, int64_t hidden_dim, Activation activation,
+                 Rng& rng)
+    : options_(options), activation_(activation) {
+  MH_CHECK(options.used > 0 && options.used <= options.count, ValueError,
+           "Experts: the number used must be in [1, ", options.count, "], got ", options.used);
+  router = Linear(embed_dim, options.count, rng, {.bias = false});
+  in = Linear(embed_dim, options.count * hidden_dim, rng, {.bias = false}).weight;
+  out = Linear(embed_dim, options.count * hidden_dim, rng, {.bias = false}).weight;
+  bias = constant_parameter({embed_dim}, 0);
+}
+
+Tensor Experts::operator()(const Tensor& x) const {
+  const int64_t dim = x.size(-1), used = options_.used, hidden = in.size(0) / options_.count;
+  const Tensor rows = reshape(x, {-1, dim});
+  const std::vector<Tensor> best = topk(softmax(router(rows)), used);  // [N, used] each
+  const std::vector<int64_t> chosen = best[1].to_vector<int64_t>();
+  // Pairs of a token and one of its experts, expert by expert.
+  std::vector<Tensor> parts;
+  std::vector<int64_t> place(chosen.size());
+  int64_t done = 0;
+  for (int64_t e = 0; e < options_.count; ++e) {
+    std::vector<int64_t> tokens;
+    for (size_t pair = 0; pair < chosen.size(); ++pair) {
+      if (chosen[pair] != e) continue;
+      tokens.push_back(static_cast<int64_t>(pair) / used);
+      place[pair] = done++;
+    }
+    if (tokens.empty()) continue;
+    const Tensor own = take(rows, Tensor::of({std::ssize(tokens)}, tokens), 0);
+    const Tensor inner = activate(linear(own, slice(in, 0, e * hidden, (e + 1) * hidden)), activation_);
+    parts.push_back(matmul(inner, slice(out, 0, e * hidden, (e + 1) * hidden)));
+  }
+  const Tensor places = Tensor::of({std::ssize(place)}, place);
+  const Tensor each = reshape(take(concat(parts, 0), places, 0), {-1, used, dim});
+  const int axis = 1;
+  const Tensor sum = multihead::sum(mul(each, reshape(best[0], {-1, used, 1})), std::span(&axis, 1));
+  return reshape(add(sum, bias), x.shape());
 }
 
 }  // namespace multihead::nn

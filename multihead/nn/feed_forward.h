@@ -41,4 +41,40 @@ class FeedForward {
   FeedForwardOptions options_;
 };
 
+struct ExpertsOptions {
+  int64_t count = 0;  ///< 0: none
+  int64_t used = 0;   ///< by a token
+};
+
+/// out = Σ p_e · activation(x · in_eᵀ) · out_e + bias over the `used` experts e with the largest p, p = softmax
+/// (router(x)), which are not scaled to a sum of 1 (Shazeer et al. 2017). A token has the same bits in any
+/// company.
+///
+/// Shapes    x [..., embed_dim] -> the same
+/// Weights   router [count, embed_dim], in and out [count·hidden_dim, embed_dim], bias [embed_dim]
+/// Gradient  x and all weights
+class Experts {
+ public:
+  Experts() = default;
+  Experts(const ExpertsOptions& options, int64_t embed_dim, int64_t hidden_dim, Activation activation,
+          Rng& rng);
+
+  Tensor operator()(const Tensor& x) const;
+
+  bool defined() const { return in.defined(); }
+  void visit(Visitor& visitor) {
+    visitor("router", router);
+    visitor("in", in);
+    visitor("out", out);
+    visitor("bias", bias);
+  }
+
+  Linear router;
+  Tensor in, out, bias;
+
+ private:
+  ExpertsOptions options_;
+  Activation activation_ = Activation::none;
+};
+
 }  // namespace multihead::nn

@@ -27,7 +27,14 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& 
     own_attn = OwnAttentionPart(options.own_attention, options.attention, rng);
   }
   if (options.cross_attention) multihead_attn = MultiHeadAttention(options.attention, rng);
-  if (has_feed_forward()) feed_forward = FeedForward(options.feed_forward, rng);
+  const FeedForwardOptions& ffn = options.feed_forward;
+  if (options.experts.count > 0) {
+    MH_CHECK(has_feed_forward() && !ffn.gated && ffn.dropout_p == 0, ValueError,
+             "TransformerLayer: experts exclude attention_only, gated and dropout inside");
+    experts = Experts(options.experts, embed_dim, ffn.hidden_dim, ffn.activation, rng);
+  } else if (has_feed_forward()) {
+    feed_forward = FeedForward(ffn, rng);
+  }
   if (has_norm1()) norm1 = Norm(embed_dim, options.norm);
   if (has_norm2()) norm2 = Norm(embed_dim, options.norm);
   if (options.cross_attention) norm3 = Norm(embed_dim, options.norm);
@@ -75,7 +82,7 @@ struct TransformerLayer::Modules {
       const Tensor out = attend_self(x);
       return point("attn_out", scaled(has_post_norms() ? layer.post_norm1(out, "post_norm1") : out));
     }
-    const Tensor out = layer.feed_forward(x, call.rng);
+    const Tensor out = layer.experts.defined() ? layer.experts(x) : layer.feed_forward(x, call.rng);
     if (has_post_norms()) return point("mlp_out", scaled(layer.post_norm2(drop(out), "post_norm2")));
     return drop(point("mlp_out", scaled(out)));
   }
@@ -93,7 +100,8 @@ struct TransformerLayer::Modules {
   }
 
   Tensor add(Sublayer sublayer, const Tensor& x, const Tensor& stream) const {
-    if (sublayer != Sublayer::feed_forward || has_post_norms() || is_scaled() || detail::looking()) {
+    if (sublayer != Sublayer::feed_forward || has_post_norms() || is_scaled() || detail::looking() ||
+        layer.experts.defined()) {
       return multihead::add(stream, run(sublayer, x));
     }
     if (call.rng == nullptr || options().dropout_p == 0) return layer.feed_forward(x, call.rng, stream);
@@ -116,7 +124,9 @@ void TransformerLayer::visit(Visitor& visitor) {
     visitor("self_attn", self_attn);
   }
   if (options_.cross_attention) visitor("multihead_attn", multihead_attn);
-  if (has_feed_forward()) {
+  if (experts.defined()) {
+    visitor("experts", experts);
+  } else if (has_feed_forward()) {
     visitor("linear1", feed_forward.fc1);
     visitor("linear2", feed_forward.fc2);
   }

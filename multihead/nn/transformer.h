@@ -29,6 +29,7 @@ constexpr auto enum_words(Block) {
 struct TransformerLayerOptions {
   MultiHeadAttentionOptions attention = {};
   FeedForwardOptions feed_forward = {};
+  ExpertsOptions experts = {};  ///< in place of the feed-forward network, with its sizes and activation
   NormOptions norm = {};
   bool norm_first = false;          ///< x + f(norm(x)) (pre-norm); else norm(x + f(x)) (post-norm)
   Block block = Block::sequential;  ///< the others need norm_first and have no cross_attention
@@ -68,6 +69,7 @@ class TransformerLayer {
   MultiHeadAttention self_attn, multihead_attn;
   OwnAttentionPart own_attn;  ///< if defined, in place of self_attn, and under its name
   FeedForward feed_forward;
+  Experts experts;  ///< if defined, in place of feed_forward
   Norm norm1, norm2, norm3;
   Norm post_norm1, post_norm2;  ///< sandwich and output_norms: after attention and feed-forward
 

@@ -2612,7 +2612,7 @@ class EncoderConfig:
     The configuration of an encoder: sizes, positions, head ('none', 'masked_lm', 'classification', 'tokens').
     """
 
-    def __init__(self, *, labels: Sequence[Any] = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, distance_span: int = 0, rotary_base: float = 0.0, rotary_factor: float = 1.0, rotary_digits: int = 0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', token_dropout: bool = False, mask_id: int = 0, embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, layer_bias: bool = True, ffn_in_bias: bool = True, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
+    def __init__(self, *, labels: Sequence[Any] = ..., vocab_size: int = 0, context: int = 512, num_layers: int = 12, num_heads: int = 12, embed_dim: int = 768, head_dim: int = 0, ffn_dim: int = 0, shared_layers: bool = False, word_dim: int = 0, token_types: int = 2, alibi: bool = False, learned_positions: bool = True, position_offset: int = 0, pad_id: int = 0, relative_buckets: int = 0, relative_distance: int = 128, distance_span: int = 0, rotary_base: float = 0.0, rotary_factor: float = 1.0, rotary_digits: int = 0, local_rotary_base: float = 0.0, window: int = 0, global_every: int = 0, norm: str = 'layer', token_dropout: bool = False, mask_id: int = 0, embedding_norm: bool = True, norm_first: bool = False, scale_scores: bool = True, gated: bool = False, bias: bool = True, layer_bias: bool = True, ffn_in_bias: bool = True, experts: int = 0, experts_used: int = 2, experts_every: int = 2, norm_eps: float = 1e-12, activation: str = 'gelu', pooler: bool = True, pooler_activation: str = 'tanh', head: str = 'none', head_activation: str = 'gelu', transforms_labels: bool = False, mean_pooling: bool = False, num_labels: int = 0, problem_type: str = 'unstated', dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02) -> None: ...
 
     @property
     def labels(self) -> list[str]: ...
@@ -2630,6 +2630,7 @@ class EncoderConfig:
     shared_layers: bool
     word_dim: int
     token_types: int
+    alibi: bool
     learned_positions: bool
     position_offset: int
     pad_id: int
@@ -2652,6 +2653,9 @@ class EncoderConfig:
     bias: bool
     layer_bias: bool
     ffn_in_bias: bool
+    experts: int
+    experts_used: int
+    experts_every: int
     norm_eps: float
     activation: str
     pooler: bool

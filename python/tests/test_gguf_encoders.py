@@ -28,7 +28,7 @@ def add_words(writer, words):
         getattr(writer, f"add_{role}_token_id")({"bos": 2, "eos": 3, "unk": 1, "sep": 3, "pad": 0, "mask": 4}[role])
 
 
-def write(folder, architecture, path, kind="F32", skipped=(), rename=(), **sizes):
+def write(folder, architecture, path, kind="F32", skipped=(), rename=(), extra=(), **sizes):
     config = json.loads((folder / "config.json").read_text())
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -42,14 +42,21 @@ def write(folder, architecture, path, kind="F32", skipped=(), rename=(), **sizes
     for name, x in mh.load_safetensors(str(folder / "model.safetensors")).items():
         if any(part in name for part in skipped):
             continue
+        if ".experts.mlp." in name:
+            x = np.asarray(x).reshape(config["num_experts"], config["n_inner"], config["n_embd"])
+            name, x = name + ".weight", x.transpose(0, 2, 1) if name.endswith("w2") else x
+        if architecture == "gemma-embedding" and name.endswith("norm.weight"):
+            x = np.asarray(x) + np.float32(1)
         for old, new in rename:
             name = name.replace(old, new)
         theirs = names.get_name(name.split("bert.", 1)[-1] if architecture == "bert" else name, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, name
-        x = np.asarray(x, np.float32)
+        x = np.ascontiguousarray(x, np.float32)
         quantised = x.ndim == 2 and kind != "F32" and x.shape[1] % 32 == 0
         how = gguf.GGMLQuantizationType[kind if quantised else "F32"]
         writer.add_tensor(theirs, gguf.quants.quantize(x, how), raw_dtype=how)
+    for name, x in extra:
+        writer.add_tensor(name, x)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -110,6 +117,48 @@ def test_modern_bert(tmp_path):
     assert config["model_type"] == "modernbert"
     sizes = bert_sizes(config, layer_norm_eps=1e-5, rope_freq_base=160000.0, rope_freq_base_swa=10000.0, sliding_window=16)
     check(folder, write(folder, "modern-bert", tmp_path / "modern.gguf", **sizes))
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_jina_bert(tmp_path, kind):
+    folder = random_folder(tmp_path / "jina", alibi=True, gated=True, ffn_in_bias=False)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "bert" and config["position_embedding_type"] == "alibi" and config["architectures"] == ["JinaBertModel"]
+    sizes = bert_sizes(config, layer_norm_eps=config["layer_norm_eps"])
+    check(folder, write(folder, "jina-bert-v2", tmp_path / "jina.gguf", kind, **sizes), None if kind == "F32" else .999)
+
+
+def test_nomic_bert_with_experts(tmp_path):
+    folder = random_folder(tmp_path / "moe", rotary_base=1000.0, experts=4, experts_used=2, token_types=1)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "nomic_bert" and config["num_experts"] == 4
+    sizes = dict(block_count=2, context_length=64, embedding_length=32, feed_forward_length=64, head_count=2, layer_norm_eps=1e-12,
+                 rope_freq_base=1000.0, expert_count=4, expert_used_count=2, moe_every_n_layers=2)
+    check(folder, write(folder, "nomic-bert-moe", tmp_path / "moe.gguf", skipped=("experts.bias",), **sizes))
+
+
+def test_gemma_embedding(tmp_path):
+    """With the window of every layer but the sixth, and the matrices after the pooling."""
+    config = mh.models.LanguageModelConfig(
+        vocab_size=40, context=64, num_layers=7, num_heads=2, num_kv_heads=1, head_dim=8, embed_dim=24, ffn_dim=48, positions="rotary",
+        rotary_base=1e6, local_rotary_base=1e4, norm="rms_from_one", norm_eps=1e-6, block="sandwich", gated=True, activation="gelu_tanh",
+        attention_bias=False, out_bias=False, ffn_bias=False, qk_norm=True, scale_dim=8, scale_embeddings=True, head=False, causal=False,
+        window=4, global_every=6, init_std=.3)
+    folder = tmp_path / "gemma"
+    mh.models.LanguageModel(config, rng=mh.Rng(2)).save(str(folder))
+    (folder / "manifest.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "tokenizer_class": "BertTokenizer"}))
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved["model_type"] == "gemma3_text" and saved["use_bidirectional_attention"]
+    sizes = dict(block_count=7, context_length=64, embedding_length=24, feed_forward_length=48, head_count=2, head_count_kv=1, key_length=8,
+                 value_length=8, layer_norm_rms_eps=1e-6, rope_freq_base=1e6, sliding_window=saved["sliding_window"], vocab_size=40)
+    check(folder, write(folder, "gemma-embedding", tmp_path / "plain.gguf", **sizes))
+    rng = np.random.default_rng(3)
+    up, down = (rng.normal(size=shape).astype(np.float32) for shape in ((30, 24), (16, 30)))
+    file = write(folder, "gemma-embedding", tmp_path / "dense.gguf", extra=[("dense_2.weight", up), ("dense_3.weight", down)], **sizes)
+    np.testing.assert_allclose(mh.SentenceEncoder(file).encode(TEXTS), mh.SentenceEncoder(str(folder)).encode(TEXTS) @ up.T @ down.T,
+                               rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("fixture", ["t5", "t5_gated"])

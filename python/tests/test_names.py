@@ -14,7 +14,7 @@ FOLDERS = ["ops", "nn", "models", "optim", "io", "distributed", "text", "generat
 # Options structs are keyword arguments, enums are strings, and what a call returns in a struct is a tuple or a dict.
 KEYWORDS = {
     "AttentionCall", "AttentionOptions", "AttentionShape", "PackedHeads", "LinearOptions", "CrossEntropyOptions",
-    "MultiHeadAttentionOptions", "StackOptions", "StackCall", "FeedForwardOptions", "NormOptions", "LayerCall",
+    "MultiHeadAttentionOptions", "StackOptions", "StackCall", "FeedForwardOptions", "ExpertsOptions", "NormOptions", "LayerCall",
     "TransformerLayerOptions", "TransformerOptions", "DecodeStateOptions", "LanguageModelCall", "LanguageModelState",
     "AdamOptions", "AdamWOptions", "SgdOptions", "PruneOptions", "ReadOptions", "SplitOptions", "SpecialTokens",
     "CharacterOptions", "BpeOptions", "WordPieceOptions", "UnigramOptions", "EncodeOptions", "DecodeOptions", "BeamOptions", "GenerateOptions", "GeneratorOptions",
@@ -25,7 +25,7 @@ KEYWORDS = {
     "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "SpladePooling", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
 }  # fmt: skip
 STRINGS = {
-    "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
+    "Similarity", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice", "RankingLoss",
     "IndexKind", "TextTask", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
     "Aggregation", "Block", "EncoderHead", "PoolerActivation", "Pooling", "ScheduleKind", "Precision", "OnDamage", "Overflow", "Align", "Activation", "CaptureStage", "LinearRule", "TokenizerChoice",
@@ -52,6 +52,8 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "LinearHead": "train.fit_linear_head",
     "LinearHeadOptions": "train.fit_linear_head",
     "count_characters": "text.Tokenizer.encoding",
+    "similarities": "embed.SentenceEncoder.similarity",
+    "Experts": "models.EncoderConfig",
     "Truncation": "text.Tokenizer.encoding",  # as_file=
     "Padding": "text.Tokenizer.pad",
     "logit_lens": "lens.logit_lens",
@@ -299,6 +301,7 @@ MEMBERS = {  # C++ member: what does it in Python
     "Norm.factors": "nn.Norm.weight",
     "TransformerLayer.options": "nn.TransformerLayer",
     "TransformerLayer.own_attn": "models.LanguageModel",  # attention=
+    "TransformerLayer.experts": "models.EncoderConfig",  # experts=
     "OwnAttentionCall.check_read": "models.LanguageModel",  # does it
     "TransformerLayer.has_feed_forward": "nn.TransformerLayer",
     "TransformerLayer.has_post_norms": "nn.TransformerLayer",

@@ -19,6 +19,9 @@ from transformers import (AlbertConfig, AlbertForMaskedLM, AlbertForSequenceClas
                           ModernBertForTokenClassification, ModernBertModel, MPNetConfig, MPNetForMaskedLM, MPNetForSequenceClassification, MPNetModel, NomicBertConfig, NomicBertForMaskedLM, NomicBertForSequenceClassification, NomicBertModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel,
                           T5Config, T5EncoderModel, T5ForTokenClassification, XLMRobertaConfig, XLMRobertaForTokenClassification)
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import remote_families  # noqa: E402
+
 DISENTANGLED = dict(relative_attention=True, share_att_key=True, norm_rel_ebd="layer_norm", pos_att_type="p2c|c2p", position_buckets=6,
                     max_relative_positions=-1, position_biased_input=False)
 
@@ -83,6 +86,11 @@ def models():
     yield "jina_embeddings_v3_classifier", JinaEmbeddingsV3ForSequenceClassification(JinaEmbeddingsV3Config(**ROTARY, num_labels=3))
     yield "deberta_v2_masked_lm", DebertaV2ForMaskedLM(DebertaV2Config(**SIZES, **DISENTANGLED))
     yield "deberta_v2_classifier", DebertaV2ForSequenceClassification(DebertaV2Config(**SIZES, **DISENTANGLED, num_labels=3))
+    yield "jina_bert", remote_families.JinaBertModel(remote_families.JinaBertConfig(**SIZES, feed_forward_type="reglu"))
+    yield "jina_bert_masked_lm", remote_families.JinaBertForMaskedLM(remote_families.JinaBertConfig(**SIZES | dict(num_attention_heads=5)))
+    yield "nomic_bert_moe", remote_families.NomicBertModel(remote_families.NomicBertConfig(
+        vocab_size=37, n_embd=24, n_inner=33, n_layer=4, n_head=4, n_positions=19, initializer_range=0.3, num_experts=3, moe_top_k=2,
+        type_vocab_size=2))
     yield "t5_tokens", T5ForTokenClassification(T5Config(**T5, num_labels=4))
 
 

@@ -117,7 +117,9 @@ inline int64_t layer_weights(const nn::TransformerLayerOptions& o) {
                 hidden = o.block == nn::Block::attention_only
                              ? 0
                              : (o.feed_forward.gated ? 3 : 2) * o.feed_forward.hidden_dim;
-  return checked_multiply((o.cross_attention ? 2 : 1) * rows + hidden, a.embed_dim, "config");
+  const int64_t experts = o.experts.count,
+                ffn = experts > 0 ? checked_multiply(hidden + 1, experts, "config") : hidden;
+  return checked_multiply((o.cross_attention ? 2 : 1) * rows + ffn, a.embed_dim, "config");
 }
 
 /// Throws ValueError for an impossible number of weights, before allocation.

@@ -13,7 +13,7 @@ namespace multihead::models::detail {
 
 template <class Config>
 struct Family {
-  std::string name;                  ///< "model_type" in config.json
+  std::string name;                  ///< "model_type" in config.json …
   std::string architecture;          ///< the class that transformers loads it as
   bool (*expresses)(const Config&);  ///< but for fields stored `later`: those have a key or their default
   ConfigKeys<Config> keys;           ///< in the order in which they are written
@@ -26,6 +26,8 @@ struct Family {
   std::vector<ExtraTensor> (*extras)(const Config&) = nullptr;
   /// Tensors that its readers want besides the map's.
   void (*complete)(const Config&, io::TensorMap&) = nullptr;
+  /// … which families may share: whether a config.json is this one's. Without it, it has what no other claims.
+  bool (*claims)(io::ConfigReader&) = nullptr;
   /// Completes a configuration from the weights.
   Config (*settle)(Config, const io::SafetensorsFile&) = nullptr;
 };

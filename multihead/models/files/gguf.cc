@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
@@ -17,6 +18,7 @@
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/weight_map.h"
 #include "multihead/nn/unfilled-inl.h"
+#include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -25,8 +27,7 @@ namespace {
 struct Name {
   const char *theirs, *ours;
 };
-constexpr Name kNames[] = {
-    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr Name kNames[] = {{"token_embd", "embed_tokens"}, {"output_norm", "norm"}, {"output", "lm_head"}};
 constexpr Name kLayerNames[] = {{"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
                                 {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
                                 {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
@@ -34,14 +35,28 @@ constexpr Name kLayerNames[] = {{"attn_norm", "input_layernorm"},    {"ffn_norm"
                                 {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
                                 {"ffn_down", "mlp.down_proj"}};
 
+constexpr Name kGemmaLayerNames[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                     {"ffn_norm", "pre_feedforward_layernorm"},
+                                     {"post_ffw_norm", "post_feedforward_layernorm"}};
+
 // Hugging Face's name of a tensor -> the file's.
-std::map<std::string, std::string> names(int64_t layers) {
+std::map<std::string, std::string> stored_names(const LanguageModelConfig& config,
+                                                const GgufArchitecture& architecture) {
+  const int64_t layers = config.num_layers;
+  const std::string root = config.head ? "model." : "";
   std::map<std::string, std::string> map;
   for (const char* kind : {".weight", ".bias"}) {
-    for (const Name& name : kNames) map[std::string(name.ours) + kind] = std::string(name.theirs) + kind;
+    for (const Name& name : kNames) {
+      const bool is_head = std::string_view(name.ours) == "lm_head";
+      map[concat(is_head ? "" : root, name.ours, kind)] = std::string(name.theirs) + kind;
+    }
     for (int64_t i = 0; i < layers; ++i) {
       for (const Name& name : kLayerNames) {
-        map[concat("model.layers.", i, ".", name.ours, kind)] = concat("blk.", i, ".", name.theirs, kind);
+        map[concat(root, "layers.", i, ".", name.ours, kind)] = concat("blk.", i, ".", name.theirs, kind);
+      }
+      if (!architecture.is_gemma) continue;
+      for (const Name& name : kGemmaLayerNames) {
+        map[concat(root, "layers.", i, ".", name.ours, kind)] = concat("blk.", i, ".", name.theirs, kind);
       }
     }
   }
@@ -87,13 +102,19 @@ int64_t stored_row(int64_t row, int64_t head_dim) {
 // Loads the matrices of a model; `rules` says which of the file's make one of ours.
 class MatrixLoader {
  public:
-  MatrixLoader(const io::GgufFile& file, const LanguageModelConfig& config, bool interleaved)
-      : file_(file), config_(config), interleaved_(interleaved), names_(names(config.num_layers)) {}
+  MatrixLoader(const io::GgufFile& file, const LanguageModelConfig& config,
+               const GgufArchitecture& architecture)
+      : file_(file),
+        config_(config),
+        interleaved_(architecture.interleaved),
+        names_(stored_names(config, architecture)),
+        adds_one_(architecture.is_gemma) {}
 
   Tensor load(const std::string& name) const {
     Tensor stored = file_.load(stored_name(name));
     detail::check_finite(file_.path(), stored_name(name), stored);
     const int64_t heads = interleaved_ ? rotated_heads(config_, name) : 0;
+    if (adds_one_ && name.ends_with("norm.weight")) return sub(stored, Tensor::ones({1}));
     return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
   }
 
@@ -162,6 +183,7 @@ class MatrixLoader {
   const LanguageModelConfig& config_;
   bool interleaved_;
   std::map<std::string, std::string> names_;
+  bool adds_one_;
 };
 
 bool is_half(const BlockFormat& type) { return kernels::packed_dtype_of(type) == nn::WeightDtype::f16; }
@@ -213,15 +235,18 @@ LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   LanguageModel model(config, rng);
-  const MatrixLoader loader(file, config, gguf_architecture(file).interleaved);
+  const GgufArchitecture& architecture = gguf_architecture(file);
+  const MatrixLoader loader(file, config, architecture);
   const WeightMap map = weight_map(model);
   // Held until all is packed: if untouched f32 weights were released one by one, what is decoded next would
   // touch them.
   auto views = stored_views(nn::named_parameters(model), map);
-  const std::map<std::string, std::string> all = names(config.num_layers);
+  const std::map<std::string, std::string> all = stored_names(config, architecture);
   std::vector<std::pair<std::string, Tensor>> stored;
   for (const auto& [name, view] : views) stored.emplace_back(all.at(name), view);
-  detail::check_gguf_fit(file, stored);
+  std::set<std::string> after_pooling;  // read by embedders
+  if (architecture.is_gemma) after_pooling = {"dense_2.weight", "dense_3.weight"};
+  detail::check_gguf_fit(file, stored, after_pooling);
   if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
   views = stored_views(nn::named_parameters(model), map);
   for (const auto& [name, view] : views) {
@@ -256,7 +281,7 @@ void save_gguf(LanguageModel& model, const std::string& path, std::string_view t
                        {prefix + "rope.freq_base", c.rotary_base},
                        {prefix + "vocab_size", c.vocab_size}};
   contents.metadata.insert(contents.metadata.end(), vocabulary.begin(), vocabulary.end());
-  const std::map<std::string, std::string> all = names(c.num_layers);
+  const std::map<std::string, std::string> all = stored_names(c, architecture);
   for (const auto& [name, view] : stored_views(nn::named_parameters(model), weight_map(model))) {
     Tensor tensor = view.to(Dtype::f32).contiguous();
     const int64_t heads = architecture.interleaved ? rotated_heads(c, name) : 0;

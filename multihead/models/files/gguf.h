@@ -15,7 +15,7 @@ bool is_gguf(const std::string& path);
 
 /// Quantised matrices stay so (LanguageModel::pack_weights): types with BlockFormat::packed_as without
 /// conversion, others as q8; as_f32 decodes them, and with `packed_as` they are packed as that. Architectures:
-/// llama, qwen2, qwen3. Everything in the file that would change the model is either followed or refused by
+/// llama, qwen2, qwen3, gemma-embedding (its matrices after the pooling are SentenceEncoder's). Everything in the file that would change the model is either followed or refused by
 /// name. Throws IoError, FormatError, MemoryError.
 LanguageModel load_gguf(const std::string& path, bool as_f32 = false,
                         std::optional<nn::WeightDtype> packed_as = {});

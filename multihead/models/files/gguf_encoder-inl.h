@@ -1,6 +1,7 @@
 // Encoders in the GGUF format. Private to models/.
 #pragma once
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +11,8 @@
 
 namespace multihead::models::detail {
 
-/// Whether a GGUF file holds an encoder: bert, nomic-bert, modern-bert, t5encoder. Throws IoError,
-/// FormatError.
+/// Whether a GGUF file holds an encoder: bert, nomic-bert, nomic-bert-moe, jina-bert-v2, modern-bert, t5encoder.
+/// Throws IoError, FormatError.
 bool is_gguf_encoder(const std::string& path);
 
 /// Its weights in f32, without a head. Everything in the file that would change the model is either followed
@@ -19,7 +20,8 @@ bool is_gguf_encoder(const std::string& path);
 Encoder load_gguf_encoder(const std::string& path);
 
 /// Throws FormatError that lists the tensors that are missing, of another shape, or not the model's; `views`
-/// have the file's names.
-void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views);
+/// have the file's names; tensors in `others` belong to those who load the file.
+void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
+                    const std::set<std::string>& others = {});
 
 }  // namespace multihead::models::detail

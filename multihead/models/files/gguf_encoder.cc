@@ -10,6 +10,7 @@
 #include "multihead/models/files/gguf_encoder-inl.h"
 #include "multihead/models/weight_map.h"
 #include "multihead/nn/unfilled-inl.h"
+#include "multihead/ops/shape.h"
 
 namespace multihead::models::detail {
 namespace {
@@ -40,6 +41,8 @@ constexpr const char* kKeys[] = {"context_length",
                                  "rope.freq_base_swa",
                                  "rope.dimension_count",
                                  "rope.scaling.type"};
+// Of nomic-bert-moe besides.
+constexpr const char* kExpertKeys[] = {"expert_count", "expert_used_count", "moe_every_n_layers"};
 
 class Metadata {
  public:
@@ -55,9 +58,10 @@ class Metadata {
     return has(name) ? Json(static_cast<float>(file_.number(prefix_ + name))).as_double() : missing;
   }
   bool has_tensor(const std::string& name) const { return file_.tensors().contains(name); }
-  int64_t rows_of(const std::string& tensor) const {
+  // Along the first axis of a tensor of so many axes; 0: there is none.
+  int64_t rows_of(const std::string& tensor, size_t rank = 2) const {
     const auto found = file_.tensors().find(tensor);
-    return found == file_.tensors().end() || found->second.shape.size() != 2 ? 0 : found->second.shape[0];
+    return found == file_.tensors().end() || found->second.shape.size() != rank ? 0 : found->second.shape[0];
   }
   template <class... Parts>
   [[noreturn]] void fail(const char* name, const Parts&... problem) const {
@@ -68,6 +72,8 @@ class Metadata {
     for (const std::string& key : file_.keys()) {
       if (!key.starts_with(prefix_)) continue;
       const std::string name = key.substr(prefix_.size());
+      if (prefix_ == "nomic-bert-moe." && std::ranges::find(kExpertKeys, name) != std::end(kExpertKeys))
+        continue;
       if (std::ranges::find(kKeys, name) == std::end(kKeys)) {
         fail(name.c_str(), " is not supported: what it means is unknown here, and it may change the model");
       }
@@ -121,6 +127,26 @@ C nomic_bert(const Metadata& m) {
   return c;
 }
 
+C nomic_bert_moe(const Metadata& m) {
+  C c = common(m);
+  c.rotary_base = m.number_or("rope.freq_base", 10000);
+  c.experts = m.rows_of("blk.1.ffn_up_exps.weight", 3);
+  c.experts_used = m.integer("expert_used_count");
+  c.experts_every = m.integer("moe_every_n_layers");
+  if (c.experts == 0) m.fail("moe_every_n_layers", ": blk.1.ffn_up_exps.weight is missing");
+  if (m.integer_or("expert_count", c.experts) != c.experts) {
+    m.fail("expert_count", " must be ", c.experts, ", that of blk.1.ffn_up_exps.weight");
+  }
+  return c;
+}
+
+C jina_bert(const Metadata& m) {
+  C c = common(m);
+  c.alibi = c.gated = true;
+  c.ffn_in_bias = false;
+  return c;
+}
+
 C modern_bert(const Metadata& m) {
   C c = common(m);
   c.norm_eps =
@@ -152,6 +178,16 @@ C t5_encoder(const Metadata& m) {
   return c;
 }
 
+// Stored [experts, ffn_dim, embed_dim] and [experts, embed_dim, ffn_dim].
+constexpr const char *kExpertsIn = "ffn_up_exps.weight", *kExpertsOut = "ffn_down_exps.weight";
+
+Tensor in_stored_shape(const C& c, const std::string& name, const Tensor& view) {
+  const bool is_out = name.ends_with(kExpertsOut);
+  if (!is_out && !name.ends_with(kExpertsIn)) return view;
+  const Tensor each = reshape(view, {c.experts, c.ffn_dim, c.embed_dim});
+  return is_out ? transpose(each, 1, 2) : each;
+}
+
 void add_layer(WeightMap& map, const Metadata& m, const C& c, int64_t layer, const std::string& root) {
   const std::string ours = concat("layers.", layer, "."), theirs = concat(root, "blk.", layer, ".");
   const bool is_joint = m.has_tensor(theirs + "attn_qkv.weight"), has_bias = c.bias && c.layer_bias;
@@ -163,13 +199,18 @@ void add_layer(WeightMap& map, const Metadata& m, const C& c, int64_t layer, con
     add_projections(map, ours + "self_attn", {theirs, {"attn_q", "attn_k", "attn_v"}, rows, rows, has_bias});
   }
   add_pair(map, ours + "self_attn.out_proj", theirs + (root.empty() ? "attn_output" : "attn_o"), has_bias);
-  if (c.gated && m.has_tensor(theirs + "ffn_gate.weight")) {
+  if (c.experts > 0 && layer % c.experts_every == 1) {
+    map.push_back({ours + "experts.router.weight", {{theirs + "ffn_gate_inp.weight"}}});
+    map.push_back({ours + "experts.in", {{theirs + kExpertsIn}}});
+    map.push_back({ours + "experts.out", {{theirs + kExpertsOut}}});
+  } else if (c.gated && m.has_tensor(theirs + "ffn_gate.weight")) {
     map.push_back({ours + "linear1.weight",
                    {{theirs + "ffn_gate.weight", c.ffn_dim}, {theirs + "ffn_up.weight", c.ffn_dim}}});
+    add_pair(map, ours + "linear2", theirs + "ffn_down", has_bias);
   } else {
-    add_pair(map, ours + "linear1", theirs + "ffn_up", has_bias);
+    add_pair(map, ours + "linear1", theirs + "ffn_up", has_bias && c.ffn_in_bias);
+    add_pair(map, ours + "linear2", theirs + "ffn_down", has_bias);
   }
-  add_pair(map, ours + "linear2", theirs + "ffn_down", has_bias);
   if (c.norm_first) {
     if (layer > 0 || !c.embedding_norm) add_pair(map, ours + "norm1", theirs + "attn_norm", c.bias);
     add_pair(map, ours + "norm2", theirs + "ffn_norm", c.bias);
@@ -197,8 +238,12 @@ struct GgufEncoder {
   const char* name;
   C (*config)(const Metadata&);
 };
-constexpr GgufEncoder kEncoders[] = {
-    {"bert", bert}, {"nomic-bert", nomic_bert}, {"modern-bert", modern_bert}, {"t5encoder", t5_encoder}};
+constexpr GgufEncoder kEncoders[] = {{"bert", bert},
+                                     {"nomic-bert", nomic_bert},
+                                     {"nomic-bert-moe", nomic_bert_moe},
+                                     {"jina-bert-v2", jina_bert},
+                                     {"modern-bert", modern_bert},
+                                     {"t5encoder", t5_encoder}};
 
 const GgufEncoder* encoder_of(const io::GgufFile& file) {
   const std::string name = file.string("general.architecture");
@@ -211,7 +256,8 @@ const GgufEncoder* encoder_of(const io::GgufFile& file) {
 
 bool is_gguf_encoder(const std::string& path) { return encoder_of(io::GgufFile(path)) != nullptr; }
 
-void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views) {
+void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
+                    const std::set<std::string>& others) {
   std::string problems;
   std::set<std::string> used;
   for (const auto& [name, view] : views) {
@@ -227,7 +273,7 @@ void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::s
     }
   }
   for (const auto& [name, tensor] : file.tensors()) {
-    if (!used.contains(name)) problems += "\n  unexpected " + name;
+    if (!used.contains(name) && !others.contains(name)) problems += "\n  unexpected " + name;
   }
   MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
 }
@@ -246,7 +292,11 @@ Encoder load_gguf_encoder(const std::string& path) {
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   Encoder model(config, rng);
-  const auto views = stored_views(nn::named_parameters(model), map_of_gguf(metadata, config));
+  auto views = stored_views(nn::named_parameters(model), map_of_gguf(metadata, config));
+  for (nn::TransformerLayer& layer : model.layers) {
+    if (layer.experts.defined()) layer.experts.bias.fill(0);  // which files leave out
+  }
+  for (auto& [name, view] : views) view = in_stored_shape(config, name, view);
   check_gguf_fit(file, views);
   for (const auto& [name, view] : views) {
     const Tensor stored = file.load(name);

@@ -11,9 +11,10 @@ struct GgufArchitecture {
   /// Rows of queries and keys are stored with the two halves of a head interleaved, as the rotation pairs
   /// them.
   bool interleaved;
+  bool is_gemma = false;  ///< norms after the sub-layers too, whose weights are stored with 1 added
 };
 inline constexpr GgufArchitecture kGgufArchitectures[] = {
-    {"llama", true}, {"qwen2", false}, {"qwen3", false}};
+    {"llama", true}, {"qwen2", false}, {"qwen3", false}, {"gemma-embedding", false, true}};
 
 /// Throws FormatError: the file is of another one.
 const GgufArchitecture& gguf_architecture(const io::GgufFile& file);

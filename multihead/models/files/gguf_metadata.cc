@@ -40,6 +40,12 @@ constexpr const char* kUnread[] = {
     // of a classifier
     "classifier.output_labels"};
 
+// Of gemma-embedding alone: windows, and the sizes of matrices after the pooling, which their tensors have.
+constexpr const char* kGemma[] = {"attention.sliding_window", "attention.sliding_window_pattern",
+                                  "rope.freq_base_swa",       "dense_2_feat_in",
+                                  "dense_2_feat_out",         "dense_3_feat_in",
+                                  "dense_3_feat_out"};
+
 // Keys that must hold this value, the same as none, or one of these two.
 constexpr const char* kZero[] = {
     "use_parallel_residual", "swin_norm", "nextn_predict_layers", "n_deepstack_layers",
@@ -76,7 +82,7 @@ class Metadata {
     const int64_t heads = size("attention.head_count"), embed_dim = size("embedding_length");
     if (heads < 1 || embed_dim < 1) fail("attention.head_count and embedding_length must be at least 1");
     const int64_t head_dim = size_or("attention.key_length", embed_dim / heads);
-    check_head(head_dim, embed_dim / heads);
+    check_head(head_dim, architecture_.is_gemma ? head_dim : embed_dim / heads);
     Json json = Json::object({{"model_type", architecture_.name},
                               {"vocab_size", vocab_size()},
                               {"hidden_size", embed_dim},
@@ -92,10 +98,25 @@ class Metadata {
     json["rope_theta"] = has("rope.freq_base") ? shortest("rope.freq_base") : Json(10000.0);
     if (Json scaling = rope_scaling(); !scaling.is_null()) json["rope_scaling"] = std::move(scaling);
     if (architecture_.interleaved) json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
-    return json;
+    return architecture_.is_gemma ? gemma_config(json, head_dim) : json;
   }
 
  private:
+  // EmbeddingGemma, of which llama.cpp knows what its files leave out: every sixth layer sees all, the others
+  // `sliding_window` tokens, half of them after the token.
+  Json gemma_config(Json json, int64_t head_dim) const {
+    json["model_type"] = "gemma3_text";
+    json["architectures"] = Json(std::vector<Json>{Json("Gemma3TextModel")});
+    json["use_bidirectional_attention"] = true;
+    json["sliding_window"] = size("attention.sliding_window");
+    json["sliding_window_pattern"] = size_or("attention.sliding_window_pattern", 6);
+    json["query_pre_attn_scalar"] = head_dim;
+    json["rope_local_base_freq"] = has("rope.freq_base_swa") ? shortest("rope.freq_base_swa") : Json(10000.0);
+    json["hidden_activation"] = "gelu_pytorch_tanh";
+    json.erase("hidden_act");
+    return json;
+  }
+
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... problem) const {
     throw FormatError(concat(file_.path(), ": ", problem...));
@@ -138,6 +159,7 @@ class Metadata {
 
   void check_key(const std::string& full, std::string_view name) const {
     if (holds(kFollowed, name) || holds(kUnread, name)) return;
+    if (architecture_.is_gemma && (holds(kGemma, name) || name == "attention.causal")) return;
     const bool may_be_either = holds(kZeroOrOne, name), is_one = holds(kOne, name);
     if (!may_be_either && !is_one && !holds(kZero, name)) {
       fail(full, " is not supported: what it means is unknown here, and it may change the model");
@@ -162,7 +184,7 @@ class Metadata {
            "; others are not supported");
     }
     const double window = number_or("attention.sliding_window", 0);
-    if (window != 0 && window < static_cast<double>(size("context_length")))
+    if (window != 0 && window < static_cast<double>(size("context_length")) && !architecture_.is_gemma)
       fail(key("attention.sliding_window"), " is not supported, got ", window);
     const auto scale = static_cast<float>(number_or("attention.scale", 0));
     if (scale != 0 && scale != static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))))

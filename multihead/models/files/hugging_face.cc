@@ -26,7 +26,8 @@ constexpr const char* kHeadPrefix = "head.";  // of a language model's output la
 template <class Config>
 const Family<Config>* family_named(const std::string& name) {
   const std::vector<Family<Config>>& all = families<Config>();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& f) { return f.name == name; });
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const auto& f) { return f.name == name && f.claims == nullptr; });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -246,7 +247,9 @@ std::vector<std::string> merge(Model& model, const std::string& folder) {
 template <class Config>
 std::string names_of_families() {
   std::string names;
-  for (const auto& family : families<Config>()) names += (names.empty() ? "" : ", ") + family.name;
+  for (const auto& family : families<Config>()) {
+    if (family.claims == nullptr) names += (names.empty() ? "" : ", ") + family.name;
+  }
   return names;
 }
 
@@ -267,6 +270,9 @@ std::string other_kind(const std::string& type) {
 template <class Config>
 const Family<Config>& named_family(io::ConfigReader& reader) {
   const std::string type = reader.string("model_type");
+  for (const Family<Config>& family : families<Config>()) {
+    if (family.name == type && family.claims != nullptr && family.claims(reader)) return family;
+  }
   if (const Family<Config>* family = family_named<Config>(type)) return *family;
   const std::string other = other_kind<Config>(type);
   if (!other.empty()) reader.fail("model_type", concat("is ", quote(type, 80), ", ", other));

@@ -1,0 +1,66 @@
+#include "multihead/nn/feed_forward.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "multihead/core/error.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/reduce.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::nn {
+namespace {
+
+constexpr int64_t kDim = 3, kHidden = 4, kCount = 5;
+
+Experts random_experts(Rng& rng, Activation activation = Activation::gelu) {
+  Experts experts({.count = kCount, .used = 2}, kDim, kHidden, activation, rng);
+  for (const NamedTensor& parameter : named_parameters(experts)) {
+    fill_normal(parameter.tensor, 0, 0.7, rng.next());
+  }
+  return experts;
+}
+
+TEST(ExpertsTest, TheBestExpertsOfEachTokenAreWeighedAndAdded) {
+  Rng rng(3);
+  const Experts experts = random_experts(rng, Activation::relu);
+  const Tensor x = randn({2, 6, kDim}, rng), got = experts(x);
+  ASSERT_EQ(got.shape(), x.shape());
+  const float *in = experts.in.data<float>(), *out = experts.out.data<float>();
+  for (int64_t row = 0; row < 12; ++row) {
+    const float* token = x.data<float>() + row * kDim;
+    std::vector<std::pair<double, int64_t>> scores;
+    double total = 0;
+    for (int64_t e = 0; e < kCount; ++e) {
+      double score = 0;
+      for (int64_t d = 0; d < kDim; ++d)
+        score += token[d] * experts.router.weight.data<float>()[e * kDim + d];
+      scores.emplace_back(std::exp(score), e);
+      total += std::exp(score);
+    }
+    std::sort(scores.rbegin(), scores.rend());
+    std::vector<double> want(kDim);
+    for (int64_t d = 0; d < kDim; ++d) want[static_cast<size_t>(d)] = experts.bias.data<float>()[d];
+    for (size_t best = 0; best < 2; ++best) {
+      for (int64_t h = scores[best].second * kHidden; h < (scores[best].second + 1) * kHidden; ++h) {
+        double inner = 0;
+        for (int64_t d = 0; d < kDim; ++d) inner += token[d] * in[h * kDim + d];
+        const double weight = scores[best].first / total * std::max(inner, 0.0);
+        for (int64_t d = 0; d < kDim; ++d) want[static_cast<size_t>(d)] += weight * out[h * kDim + d];
+      }
+    }
+    for (int64_t d = 0; d < kDim; ++d) {
+      EXPECT_NEAR(got.data<float>()[row * kDim + d], want[static_cast<size_t>(d)], 1e-5);
+    }
+    const Tensor alone = experts(slice(reshape(x, {-1, kDim}), 0, row, row + 1));
+    for (int64_t d = 0; d < kDim; ++d) {
+      EXPECT_EQ(alone.data<float>()[d], got.data<float>()[row * kDim + d]);
+    }
+  }
+  EXPECT_THROW(Experts({.count = 2, .used = 3}, kDim, kHidden, Activation::gelu, rng), ValueError);
+}
+
+}  // namespace
+}  // namespace multihead::nn
