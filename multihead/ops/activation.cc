@@ -69,7 +69,7 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
                 detail::common_dtype(gate, up));
   }
   detail::check_real_or_bf16("gated", "gate", gate);
-  detail::check_same_dtype("gated", "up", up, gate);
+  detail::check_same_dtype("gated", "up", up, "gate", gate);
   MH_CHECK(gate.shape() == up.shape(), ShapeError, "gated: up must be ", gate.shape(), " like gate, got ",
            up.shape());
   const Tensor g = dense(gate), u = dense(up);

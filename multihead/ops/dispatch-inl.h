@@ -16,10 +16,12 @@ inline void check_real(const char* who, const char* argument, const Tensor& x) {
            " must be f32 or f64, got ", x.dtype());
 }
 
-/// Throws DtypeError unless `x` has the dtype of `first`.
-inline void check_same_dtype(const char* who, const char* argument, const Tensor& x, const Tensor& first) {
-  MH_CHECK(x.dtype() == first.dtype(), DtypeError, who, ": ", argument, " must be ", first.dtype(),
-           " like the first argument, got ", x.dtype());
+/// Throws DtypeError unless `x` has the dtype of `first`. Which of the two is the wrong one, only the caller knows.
+inline void check_same_dtype(const char* who, const char* argument, const Tensor& x,
+                             const char* first_argument, const Tensor& first) {
+  MH_CHECK(x.dtype() == first.dtype(), DtypeError, who, ": ", first_argument, " is ", first.dtype(), " but ",
+           argument, " is ", x.dtype(), ": convert ", first_argument, " to ", x.dtype(), " or ", argument,
+           " to ", first.dtype());
 }
 
 /// f(float{}) or f(double{}), after check_real.

@@ -136,7 +136,7 @@ Tensor add_dropout(const Tensor& residual, const Tensor& input, double p, Rng* r
                 detail::common_dtype(residual, input));
   }
   check("add_dropout", input, p);
-  if (!joins) detail::check_same_dtype("add_dropout", "residual", residual, input);
+  if (!joins) detail::check_same_dtype("add_dropout", "residual", residual, "x", input);
   MH_CHECK(residual.shape() == input.shape(), ShapeError, "add_dropout: residual must be ", input.shape(),
            " like x, got ", residual.shape());
   if (rng == nullptr || p == 0) return add(residual, input);

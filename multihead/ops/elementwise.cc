@@ -133,7 +133,7 @@ Tensor total(const char* who, const Tensor& input, double factor) {
 
 Tensor detail::binary(const char* who, Binary op, const Tensor& a, const Tensor& b) {
   check_real_or_bf16(who, "a", a);
-  check_same_dtype(who, "b", b, a);
+  check_same_dtype(who, "b", b, "a", a);
   try {
     return apply(op, a, b);
   } catch (const ShapeError&) {
@@ -191,7 +191,7 @@ Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   }
   MH_CHECK(mask.dtype() == Dtype::boolean, DtypeError, "where: mask must be bool, got ", mask.dtype());
   check_real("where", "a", a);
-  check_same_dtype("where", "b", b, a);
+  check_same_dtype("where", "b", b, "a", a);
   const Shape shape = broadcast_shapes(mask.shape(), broadcast_shapes(a.shape(), b.shape()));
   const auto spread = [&](const Tensor& x) {
     return dense(x.as_strided(shape, broadcast_strides(x, shape)));

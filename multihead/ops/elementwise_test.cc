@@ -86,7 +86,7 @@ TEST(ElementwiseOpsTest, NothingIsRecordedForConstants) {
 TEST(ElementwiseOpsTest, BadInputIsNamed) {
   const Tensor a = Tensor::ones({2, 3});
   EXPECT_MESSAGE(add(a, Tensor::ones({2})), ShapeError, "add: a [2, 3] and b [2] do not broadcast");
-  EXPECT_MESSAGE(mul(a, Tensor::ones({2, 3}, Dtype::f64)), DtypeError, "mul: b must be f32");
+  EXPECT_MESSAGE(mul(a, Tensor::ones({2, 3}, Dtype::f64)), DtypeError, "mul: a is f32 but b is f64");
   EXPECT_MESSAGE(exp(Tensor::ones({2}, Dtype::i64)), DtypeError, "exp: x must be f32 or f64, got i64");
   EXPECT_MESSAGE(div(Tensor::ones({2}, Dtype::i64), a), DtypeError, "div: a must be f32 or f64, got i64");
   EXPECT_MESSAGE(sum(Tensor::ones({2}, Dtype::i64)), DtypeError, "sum: x must be f32 or f64, got i64");

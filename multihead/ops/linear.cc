@@ -148,12 +148,12 @@ Tensor as_rows(const Tensor& x, int64_t columns) {
 // `joins`: bias or residual, which may be f32 beside bf16.
 void check_joins(const char* argument, const Tensor& joins, const Tensor& x) {
   if (x.dtype() == Dtype::bf16 && joins.dtype() == Dtype::f32) return;
-  check_same_dtype("linear", argument, joins, x);
+  check_same_dtype("linear", argument, joins, "x", x);
 }
 
 void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual) {
   detail::check_real_or_bf16("linear", "x", x);
-  check_same_dtype("linear", "weight", weight, x);
+  check_same_dtype("linear", "weight", weight, "x", x);
   MH_CHECK(weight.rank() == 2, ShapeError, "linear: weight must be [out, in], got ", weight.shape());
   MH_CHECK(x.rank() > 0 && x.size(-1) == weight.size(1), ShapeError, "linear: x must be [..., ",
            weight.size(1), "] to match weight ", weight.shape(), ", got ", x.shape());
@@ -278,12 +278,12 @@ Gradients linear_backward(LinearSaved& s, Tensor dy) {
 Tensor matmul(const Tensor& left, const Tensor& right) {
   const Tensor a = detail::for_product(left), b = detail::for_product(right);
   if (a.dtype() == Dtype::f16) {
-    check_same_dtype("matmul", "b", b, a);
+    check_same_dtype("matmul", "b", b, "a", a);
     const Autocast off(Dtype::f32);
     return cast(matmul(detail::widened(a), detail::widened(b)), a.dtype());
   }
   detail::check_real_or_bf16("matmul", "a", a);
-  check_same_dtype("matmul", "b", b, a);
+  check_same_dtype("matmul", "b", b, "a", a);
   MH_CHECK(a.rank() >= 2 && b.rank() >= 2, ShapeError, "matmul: a and b must have at least two axes, got ",
            a.shape(), " and ", b.shape());
   MH_CHECK(a.size(-1) == b.size(-2), ShapeError, "matmul: a ", a.shape(), " and b ", b.shape(),

@@ -129,8 +129,8 @@ Gradients backward(const Operands& x, const Tensor& kept, const LinearAttentionS
 
 std::vector<Tensor> run(const Tensor& q, const Tensor& k, const Tensor& v, const Options& o) {
   detail::check_real(kLinearAttention, "q", q);
-  detail::check_same_dtype(kLinearAttention, "k", k, q);
-  detail::check_same_dtype(kLinearAttention, "v", v, q);
+  detail::check_same_dtype(kLinearAttention, "k", k, "q", q);
+  detail::check_same_dtype(kLinearAttention, "v", v, "q", q);
   LinearAttentionSizes s = checked_sizes(q, k, v, o);
   const Operands x = {dense_or_none(q),
                       dense_or_none(k),

@@ -174,7 +174,8 @@ TEST(LinearOpsTest, BadInputIsNamed) {
   EXPECT_MESSAGE(linear(x, w, Tensor::ones({3})), ShapeError, "linear: bias must be [5]");
   EXPECT_MESSAGE(linear(x, w, {}, {.residual = Tensor::ones({2, 3})}), ShapeError,
                  "linear: residual must be [2, 5]");
-  EXPECT_MESSAGE(linear(x, w.to(Dtype::f64)), DtypeError, "linear: weight must be f32");
+  EXPECT_MESSAGE(linear(x.to(Dtype::f64), w), DtypeError,
+                 "linear: x is f64 but weight is f32: convert x to f32 or weight to f64");
   EXPECT_MESSAGE(linear(x.to(Dtype::i64), w), DtypeError, "linear: x must be f32 or f64, got i64");
   EXPECT_MESSAGE(matmul(x, w), ShapeError, "matmul: a [2, 3] and b [5, 3] differ in the inner size");
   EXPECT_MESSAGE(matmul(x, Tensor::ones({3})), ShapeError, "at least two axes");

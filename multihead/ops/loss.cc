@@ -175,7 +175,7 @@ Tensor linear_cross_entropy(const Tensor& input, const Tensor& matrix, const Ten
   using kernels::Transpose;
   const Tensor features = detail::for_product(input), weight = detail::for_product(matrix);
   detail::check_real_or_bf16(who, "x", features);
-  detail::check_same_dtype(who, "weight", weight, features);
+  detail::check_same_dtype(who, "weight", weight, "x", features);
   MH_CHECK(weight.rank() == 2 && features.rank() > 0 && features.size(-1) == weight.size(1), ShapeError, who,
            ": x must be [..., E] and weight [V, E], got ", features.shape(), " and ", weight.shape());
   MH_CHECK(options.reduction != Reduction::none, ValueError, who, ": reduction must be mean or sum");

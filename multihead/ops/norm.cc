@@ -31,8 +31,9 @@ Dtype computed_dtype(const Tensor& x) { return x.dtype() == Dtype::bf16 ? Dtype:
 
 void check_affine(const Norm& norm, const char* argument, const Tensor& parameter, const Tensor& x) {
   if (!parameter.defined()) return;
-  MH_CHECK(parameter.dtype() == computed_dtype(x), DtypeError, norm.who, ": ", argument, " must be ",
-           computed_dtype(x), " to match x, got ", parameter.dtype());
+  MH_CHECK(parameter.dtype() == computed_dtype(x), DtypeError, norm.who, ": x is ", x.dtype(), " but ",
+           argument, " is ", parameter.dtype(), ": convert x to ", parameter.dtype(), " or ", argument,
+           " to ", computed_dtype(x));
   MH_CHECK(parameter.shape() == Shape({x.size(-1)}), ShapeError, norm.who, ": ", argument, " must be [",
            x.size(-1), "] to match x ", x.shape(), ", got ", parameter.shape());
 }
@@ -45,7 +46,7 @@ void check(const Norm& norm, const Tensor& x, const Tensor& residual, const Tens
   check_affine(norm, "weight", weight, x);
   check_affine(norm, "bias", bias, x);
   if (!residual.defined()) return;
-  if (!joins_f32(x, residual)) detail::check_same_dtype(norm.who, "residual", residual, x);
+  if (!joins_f32(x, residual)) detail::check_same_dtype(norm.who, "residual", residual, "x", x);
   MH_CHECK(residual.shape() == x.shape(), ShapeError, norm.who, ": residual must be ", x.shape(),
            " like x, got ", residual.shape());
 }

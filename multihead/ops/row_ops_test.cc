@@ -159,7 +159,8 @@ TEST(RowOpsTest, BadInputIsNamed) {
   EXPECT_MESSAGE(layer_norm(x, Tensor::ones({5})), ShapeError,
                  "layer_norm: weight must be [6] to match x [2, 6], got [5]");
   EXPECT_MESSAGE(layer_norm(x, {}, Tensor::ones({1, 6})), ShapeError, "layer_norm: bias must be [6]");
-  EXPECT_MESSAGE(rms_norm(x, Tensor::ones({6}, Dtype::f64)), DtypeError, "rms_norm: weight must be f32");
+  EXPECT_MESSAGE(rms_norm(x, Tensor::ones({6}, Dtype::f64)), DtypeError,
+                 "rms_norm: x is f32 but weight is f64: convert x to f64 or weight to f32");
   EXPECT_MESSAGE(rms_norm(x, {}, -1), ValueError, "rms_norm: eps must be >= 0, got -1");
   EXPECT_MESSAGE(add_layer_norm(x, Tensor::ones({6})), ShapeError, "add_layer_norm: residual must be [2, 6]");
   EXPECT_MESSAGE(gelu(whole), DtypeError, "activate: x must be f32 or f64, got i64");

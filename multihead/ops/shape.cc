@@ -230,7 +230,7 @@ Tensor concat(std::span<const Tensor> parts, int axis) {
   shape[axis] = 0;
   std::vector<int64_t> sizes;
   for (const Tensor& part : parts) {
-    detail::check_same_dtype("concat", "every part", part, first);
+    detail::check_same_dtype("concat", "another", part, "the first part", first);
     MH_CHECK(part.rank() == first.rank() && part.shape().erased(axis) == first.shape().erased(axis),
              ShapeError, "concat: parts must agree outside axis ", axis, ", got ", first.shape(), " and ",
              part.shape());

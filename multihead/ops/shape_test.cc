@@ -123,7 +123,8 @@ TEST(ShapeOpsTest, BadInputIsNamed) {
   EXPECT_MESSAGE(split(x, {1, 1}, 1), ShapeError, "must add up to 3");
   EXPECT_MESSAGE(split(x, {5, -2}, 1), ShapeError, "exceed");
   EXPECT_MESSAGE(concat({x, counted({2, 4})}, 0), ShapeError, "concat: parts must agree outside axis 0");
-  EXPECT_MESSAGE(concat({x, x.to(Dtype::f64)}, 0), DtypeError, "concat: every part must be f32");
+  EXPECT_MESSAGE(concat({x, x.to(Dtype::f64)}, 0), DtypeError,
+                 "concat: the first part is f32 but another is f64");
   EXPECT_MESSAGE(concat(std::vector<Tensor>{}, 0), ValueError, "at least one");
   EXPECT_MESSAGE(expand(x, {3, 3}), ShapeError, "expand: cannot expand [2, 3] to [3, 3]");
 }

@@ -18,7 +18,7 @@ using detail::widened;
 using kernels::Comparison;
 
 Tensor compared(const char* who, Comparison op, const Tensor& left, const Tensor& right) {
-  detail::check_same_dtype(who, "b", right, left);
+  detail::check_same_dtype(who, "b", right, "a", left);
   const Tensor a = widened(left.detach()), b = widened(right.detach());
   Shape shape;
   try {

@@ -49,7 +49,7 @@ Tensor solve_triangular(const Tensor& left, const Tensor& right, const TriangleO
   }
   constexpr const char* kWho = "solve_triangular";
   detail::check_real(kWho, "a", left);
-  detail::check_same_dtype(kWho, "b", right, left);
+  detail::check_same_dtype(kWho, "b", right, "a", left);
   MH_CHECK(left.rank() >= 2 && right.rank() >= 2 && left.size(-1) == left.size(-2) &&
                left.size(-1) == right.size(-2),
            ShapeError, kWho, ": a must be [..., n, n] and b [..., n, m], got ", left.shape(), " and ",
