@@ -23,7 +23,9 @@ struct GroupBlock {
   const float *y_scales = nullptr, *y_minima = nullptr;  ///< [group][16 columns]; no minima if null
   const float* y_halves = nullptr;  ///< [group][2][16 columns], integers; no factors if null
   int64_t groups = 0;
-  float* to = nullptr;          ///< [16][16], rows kAmxLines apart
+  bool short_minima = false;  ///< of at most 11 bits: their products with x_sums are exact
+  float* to = nullptr;        ///< [16][16], rows to_stride apart
+  int64_t to_stride = kAmxLines;
   const char* fetch = nullptr;  ///< lines to be prefetched to L2 meanwhile
   int64_t fetch_lines = 0;
 };

@@ -173,14 +173,18 @@ class GroupPanels {
     b.y_group = in_place ? layout_.bytes : kGroupTileBytes;
     b.y_scales = w.scales, b.y_minima = format_.has_min ? w.minima : nullptr;
     b.y_halves = format_.has_two_scales() ? w.halves : nullptr;
-    b.groups = count_, b.to = sums;
+    b.short_minima = !format_.in_blocks;
+    b.groups = count_;
     b.fetch = fetch_, b.fetch_lines = std::min(fetch_lines_, (fetch_end_ - fetch_ + 63) / 64);
     fetch_ += 64 * b.fetch_lines;
     const int64_t column = panel * kAmxLines, columns = std::min(kAmxLines, p_.out - column);
     const int64_t rows = std::min(kAmxLines, p_.rows - row);
     for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(p_.y + (row + i) * p_.ldy + column, 1);
+    const bool whole = rows == kAmxLines && columns == kAmxLines;
+    b.to = whole ? p_.y + row * p_.ldy + column : sums;
+    b.to_stride = whole ? p_.ldy : kAmxLines;
     tiles_.multiply(b);
-    for (int64_t i = 0; i < rows; ++i)
+    for (int64_t i = 0; i < rows && !whole; ++i)
       std::copy_n(sums + i * kAmxLines, columns, p_.y + (row + i) * p_.ldy + column);
     if (p_.bias != nullptr || p_.activation != Activation::none || p_.residual != nullptr)
       finish_block(epilogue_, {row, rows, column, columns});

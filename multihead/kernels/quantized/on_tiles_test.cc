@@ -66,10 +66,11 @@ struct PackedProduct {
 };
 
 using OnTiles = void (*)(const PackedLinearArgs&, TileUnit);
-void expect_bits_of_other_ways(WeightDtype dtype, const Sizes& s, OnTiles on_tiles) {
+void expect_bits_of_other_ways(WeightDtype dtype, const Sizes& s, OnTiles on_tiles, bool equal_x = false) {
   SCOPED_TRACE(concat(name(dtype), ": ", s.rows, " x ", s.out, " x ", s.in));
   const int before = num_threads();
   PackedProduct p(dtype, s);
+  if (equal_x) std::fill(p.x.begin(), p.x.end(), -0.7f);
   for (int kind = 0; kind < 3; ++kind) {
     if (kind > 0) p.args.bias = p.bias.data();
     if (kind > 1) p.args.activation = Activation::relu, p.args.residual = p.residual.data();
@@ -111,6 +112,12 @@ TEST(PackedTilesTest, GroupsHaveTheBitsOfDots) {
                            {20, 33, 800}})
       expect_bits_of_other_ways(dtype, s, packed_groups_on_tiles);
   }
+}
+
+// A group's sum of 32 · -127 times a minimum is exact where that has 11 bits, not in blocks.
+TEST(PackedTilesTest, MinimaTimesTheLargestSumsHaveTheBitsOfDots) {
+  for (const WeightDtype dtype : {WeightDtype::q4, WeightDtype::q5, WeightDtype::q4_k, WeightDtype::q5_k})
+    expect_bits_of_other_ways(dtype, {17, 64, 512}, packed_groups_on_tiles, true);
 }
 
 // Panels of every width, with and without a whole last step.
