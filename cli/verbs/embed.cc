@@ -27,6 +27,7 @@ namespace {
 using embed::EncodeTextOptions;
 using embed::MultiVectorEncoder;
 using embed::SentenceEncoder;
+using embed::Similarity;
 using embed::SparseEncoder;
 using embed::TextTask;
 /// One of them for each embed::VectorKind, in its order.
@@ -267,10 +268,15 @@ class Search : public Verb {
     if (!index_.empty() && !index_.ends_with(".npy"))
       throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
     const AnyEncoder encoder = flags_.load();
-    flags_.options.normalize = true;
     const auto* dense = std::get_if<SentenceEncoder>(&encoder);
     if (dense == nullptr && (!index_.empty() || compress_ != "none"))
       throw UsageError("--index and --compress are for dense vectors");
+    similarity_ = reading([&] { return similarity_of(encoder); });
+    if (similarity_ == Similarity::cosine && dense != nullptr) flags_.options.normalize = true;
+    if (compress_ != "none" && is_distance(similarity_)) {
+      throw UsageError(concat("--compress finds by inner products; the folder compares vectors by ",
+                              word_of(similarity_), " distances"));
+    }
     const std::vector<std::string> texts = single_texts_of(data_, format_);
     const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
     if (const auto kind = value_of<embed::IndexKind>(compress_))
@@ -284,6 +290,21 @@ class Search : public Verb {
   }
 
  private:
+  static bool is_distance(Similarity how) {
+    return how == Similarity::euclidean || how == Similarity::manhattan;
+  }
+
+  static Similarity similarity_of(const AnyEncoder& any) {
+    const auto own = [](const auto& encoder) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(encoder)>, MultiVectorEncoder>) {
+        return Similarity::dot;  // of MaxSim
+      } else {
+        return encoder.similarity();
+      }
+    };
+    return std::visit(own, any);
+  }
+
   static std::vector<std::string> compressions() {
     std::vector<std::string> words = word_list<embed::IndexKind>();
     words.insert(words.begin(), "none");
@@ -310,7 +331,8 @@ class Search : public Verb {
                               " for this model and file; delete it to recreate it"));
     }
     check_finite(held);
-    held = embed::normalized_rows(held);  // `embed` may have written it without --normalize
+    // `embed` may have written it without --normalize.
+    if (similarity_ == Similarity::cosine) held = embed::normalized_rows(held);
     check_rows(encoder, texts, held);
     return held;
   }
@@ -331,10 +353,16 @@ class Search : public Verb {
     for (const size_t line : {size_t{0}, texts.size() / 2, texts.size() - 1}) {
       const Tensor made = encoder.encode(std::span(&texts[line], 1), flags_.options);
       const float* row = held.data<float>() + static_cast<int64_t>(line) * held.size(1);
-      const float cosine = std::inner_product(row, row + held.size(1), made.data<float>(), 0.0F);
-      if (!(cosine >= 0.9F)) {
+      const auto product = [&](const float* a, const float* b) {
+        return std::inner_product(a, a + held.size(1), b, 0.0);
+      };
+      const double size = std::sqrt(product(row, row)),
+                   expected = std::sqrt(product(made.data<float>(), made.data<float>())),
+                   cosine = product(row, made.data<float>()) / (size * expected);
+      if (!(cosine >= 0.9) || !(size >= 0.9 * expected && size <= 1.1 * expected)) {
         throw InputError(concat(index_, ": row ", line + 1, " is not the vector of line ", line + 1, " of ",
-                                data_, " (cosine ", cosine, "); delete it to recreate it"));
+                                data_, " (cosine ", cosine, ", length ", size, ", not ", expected,
+                                "); delete it to recreate it"));
       }
     }
   }
@@ -342,16 +370,29 @@ class Search : public Verb {
   std::vector<embed::Match> matches_of(const AnyVectors& query, const AnyVectors& corpus) const {
     if (compressed_) return compressed_->nearest(std::get<Tensor>(query), top_).front();
     const auto among = [&](const auto& texts) {
-      return embed::nearest(std::get<std::decay_t<decltype(texts)>>(query), texts, top_).front();
+      using Vectors = std::decay_t<decltype(texts)>;
+      if constexpr (std::is_same_v<Vectors, embed::MultiVectors>) {
+        return embed::nearest(std::get<Vectors>(query), texts, top_).front();
+      } else {
+        return embed::nearest(std::get<Vectors>(query), texts, top_, similarity_).front();
+      }
     };
     return std::visit(among, corpus);
+  }
+
+  // What scores are divided by to be shown.
+  static float scale_of(const AnyEncoder& encoder, const AnyVectors& query) {
+    const auto* multi = std::get_if<MultiVectorEncoder>(&encoder);
+    if (multi == nullptr || !multi->has_mean_max_sim()) return 1;
+    return static_cast<float>(std::get<embed::MultiVectors>(query).vectors.size(0));
   }
 
   void show(const AnyEncoder& encoder, const AnyVectors& corpus, const std::vector<std::string>& texts,
             const std::string& query, bool as_json) {
     const AnyVectors vector = flags_.encode(encoder, std::span(&query, 1), TextTask::query, nullptr);
     Json matches = Json::array();
-    for (const embed::Match& match : matches_of(vector, corpus)) {
+    for (embed::Match match : matches_of(vector, corpus)) {
+      match.score /= scale_of(encoder, vector);
       const std::string& text = texts[static_cast<size_t>(match.row)];
       if (as_json) {
         matches.push_back(
@@ -366,6 +407,7 @@ class Search : public Verb {
 
   EmbedFlags flags_;
   std::string data_, index_, query_, compress_ = "none";
+  Similarity similarity_ = Similarity::cosine;
   std::optional<embed::VectorIndex> compressed_;
   text::TableFormat format_ = text::TableFormat::by_name;
   int64_t top_ = 5;

@@ -9,7 +9,6 @@
 #include "cli/verbs/eval_encoders.h"
 #include "multihead/core/files.h"
 #include "multihead/embed/sentence_encoder.h"
-#include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
 #include "multihead/text/corpus/judged.h"
 #include "multihead/train/scores.h"
@@ -19,14 +18,14 @@ namespace {
 
 using text::JudgedPairs;
 
-// Vectors of the distinct texts, of length 1, and the row of each text.
+// Vectors of the distinct texts, of length 1 if they are compared by cosines, and the row of each text.
 struct DistinctVectors {
   Tensor vectors;
   std::vector<int64_t> rows;
 };
 
 DistinctVectors encode(const embed::SentenceEncoder& encoder, const std::vector<std::string>& texts,
-                       const CommonOptions& common) {
+                       embed::Similarity by, const CommonOptions& common) {
   std::map<std::string, int64_t> rows;
   std::vector<std::string> distinct;
   DistinctVectors all;
@@ -36,35 +35,33 @@ DistinctVectors encode(const embed::SentenceEncoder& encoder, const std::vector<
     all.rows.push_back(row->second);
   }
   TextMeter meter(common.quiet);
-  all.vectors = encoder.encode(
-      distinct, {.normalize = true, .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
+  all.vectors =
+      encoder.encode(distinct, {.normalize = by == embed::Similarity::cosine,
+                                .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
   return all;
 }
 
-std::span<const float> row_of(const DistinctVectors& all, size_t text) {
-  const auto dim = static_cast<size_t>(all.vectors.size(1));
-  return {all.vectors.data<float>() + static_cast<size_t>(all.rows[text]) * dim, dim};
+Tensor compare(const Tensor& a, const Tensor& b, embed::Similarity by) {
+  return embed::similarities(a, b, by == embed::Similarity::cosine ? embed::Similarity::dot : by);
 }
 
-double cosine(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
-  return sum;
+Tensor row_of(const DistinctVectors& all, size_t text) {
+  return slice(all.vectors, 0, all.rows[text], all.rows[text] + 1);
 }
 
 int report_scores(const JudgedPairs& pairs, const DistinctVectors& a, const DistinctVectors& b,
-                  const EncoderTest& test, const CommonOptions& common) {
+                  embed::Similarity by, const EncoderTest& test, const CommonOptions& common) {
   if (pairs.scores.size() < 2) throw InputError(concat(test.data, ": it has one row, at least 2 are needed"));
-  std::vector<double> cosines;
-  std::string lines = "score\tcosine\tsource\ttarget\n";
+  std::vector<double> alike;
+  std::string lines = concat("score\t", word_of(by), "\tsource\ttarget\n");
   for (size_t i = 0; i < pairs.scores.size(); ++i) {
-    cosines.push_back(cosine(row_of(a, i), row_of(b, i)));
-    check_number(test.folder, "a cosine", cosines.back());
-    lines += fmt::format("{}\t{:.6f}\t{}\t{}\n", pairs.scores[i], cosines[i], cell(pairs.queries[i]),
+    alike.push_back(compare(row_of(a, i), row_of(b, i), by).data<float>()[0]);
+    check_number(test.folder, "a similarity", alike.back());
+    lines += fmt::format("{}\t{:.6f}\t{}\t{}\n", pairs.scores[i], alike[i], cell(pairs.queries[i]),
                          cell(pairs.documents[i]));
   }
   if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
-  const double ranks = train::spearman(cosines, pairs.scores), plain = train::pearson(cosines, pairs.scores);
+  const double ranks = train::spearman(alike, pairs.scores), plain = train::pearson(alike, pairs.scores);
   if (common.json) {
     put_json(Json::object({{"spearman", number_or_null(ranks)},
                            {"pearson", number_or_null(plain)},
@@ -76,7 +73,8 @@ int report_scores(const JudgedPairs& pairs, const DistinctVectors& a, const Dist
 }
 
 int report_retrieval(const JudgedPairs& pairs, const DistinctVectors& queries,
-                     const DistinctVectors& documents, const EncoderTest& test, const CommonOptions& common) {
+                     const DistinctVectors& documents, embed::Similarity by, const EncoderTest& test,
+                     const CommonOptions& common) {
   const int64_t count = queries.vectors.size(0), pool = documents.vectors.size(0);
   std::map<int64_t, std::vector<double>> gains;  // of a query: of each document
   std::vector<size_t> text_of_query(static_cast<size_t>(count)), text_of_document(static_cast<size_t>(pool));
@@ -90,9 +88,9 @@ int report_retrieval(const JudgedPairs& pairs, const DistinctVectors& queries,
   train::RankingScore score;
   std::string lines = "rank\tquery\tnearest\n";
   for (int64_t row = 0; row < count; ++row) {
-    const Tensor scores = linear(slice(queries.vectors, 0, row, row + 1), documents.vectors);
+    const Tensor scores = compare(slice(queries.vectors, 0, row, row + 1), documents.vectors, by);
     const std::span all(scores.data<float>(), static_cast<size_t>(pool));
-    for (const float one : all) check_number(test.folder, "a cosine", one);
+    for (const float one : all) check_number(test.folder, "a similarity", one);
     const int64_t rank = score.add(all, gains.at(row));
     const auto best = static_cast<size_t>(std::max_element(all.begin(), all.end()) - all.begin());
     lines += concat(rank, "\t", cell(pairs.queries[text_of_query[static_cast<size_t>(row)]]), "\t",
@@ -119,10 +117,11 @@ int report_retrieval(const JudgedPairs& pairs, const DistinctVectors& queries,
 int eval_embedder(const EncoderTest& test, const CommonOptions& common) {
   const auto encoder = reading([&] { return embed::SentenceEncoder::load(test.folder); });
   const JudgedPairs pairs = reading([&] { return text::read_judged(test.data, test.format); });
-  const DistinctVectors first = encode(encoder, pairs.queries, common),
-                        second = encode(encoder, pairs.documents, common);
-  return pairs.scores.empty() ? report_retrieval(pairs, first, second, test, common)
-                              : report_scores(pairs, first, second, test, common);
+  const embed::Similarity by = reading([&] { return encoder.similarity(); });
+  const DistinctVectors first = encode(encoder, pairs.queries, by, common),
+                        second = encode(encoder, pairs.documents, by, common);
+  return pairs.scores.empty() ? report_retrieval(pairs, first, second, by, test, common)
+                              : report_scores(pairs, first, second, by, test, common);
 }
 
 }  // namespace multihead::cli

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "multihead/core/tensor/tensor.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/embed/nearest.h"
 
 namespace multihead::embed::detail {
@@ -17,6 +18,19 @@ inline void keep_best(std::vector<Match>& list, int64_t count) {
   const auto kept = std::min(std::ssize(list), count);
   std::partial_sort(list.begin(), list.begin() + kept, list.end(), is_better);
   list.resize(static_cast<size_t>(kept));
+}
+
+/// Adds to each query's list the rows from `begin` on, whose scores are `scores` [queries, rows], and keeps
+/// the best.
+inline void add_scores(std::vector<std::vector<Match>>& best, const Tensor& scores, int64_t begin,
+                       int64_t count) {
+  const int64_t rows = scores.size(1);
+  parallel_for(std::ssize(best), [&](int64_t q, int) {
+    std::vector<Match>& list = best[static_cast<size_t>(q)];
+    const float* score = scores.data<float>() + q * rows;
+    for (int64_t i = 0; i < rows; ++i) list.push_back({begin + i, score[i]});
+    keep_best(list, count);
+  });
 }
 
 /// Throws ValueError naming the first row of `who` that holds NaN or Inf.

@@ -35,6 +35,14 @@ std::string Prompts::of(TextTask task) const {
   return "";
 }
 
+Similarity Prompts::compared_by(Similarity missing) const {
+  if (similarity.empty()) return missing;
+  const auto known = value_of<Similarity>(similarity);
+  MH_CHECK(known, ValueError, "config_sentence_transformers.json: similarity_fn_name ", quote(similarity, 80),
+           " is not supported; supported are cosine, dot, euclidean and manhattan");
+  return *known;
+}
+
 VectorKind vector_kind(const std::string& folder) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) return VectorKind::dense;

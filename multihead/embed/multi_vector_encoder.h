@@ -42,6 +42,9 @@ class MultiVectorEncoder {
   int64_t dim() const;
   int64_t max_length() const { return max_length_; }
   const Prompts& prompts() const { return prompts_; }
+  /// Whether scores are MaxSim divided by the query's vectors, which changes no order. Folders of
+  /// sentence-transformers may say so; another similarity counts as MaxSim there and here.
+  bool has_mean_max_sim() const { return prompts_.similarity == "meanmaxsim"; }
   const TextModel& model() const { return model_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 

@@ -9,6 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/best-inl.h"
+#include "multihead/embed/pooling.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/shape.h"
 
@@ -40,7 +41,7 @@ using detail::keep_best;
 
 void check_scores(std::span<const float> scores) {
   MH_CHECK(std::all_of(scores.begin(), scores.end(), [](float value) { return std::isfinite(value); }),
-           ValueError, "nearest: an inner product is not finite: the rows' numbers are too large for f32");
+           ValueError, "nearest: a score is not finite: the rows' numbers are too large for f32");
 }
 
 using Ends = std::vector<int64_t>;
@@ -93,6 +94,25 @@ Postings postings_of(const SparseRows& corpus, const Ends& ends) {
   return postings;
 }
 
+// The size of each row by which scores are made of what two rows share: the sum of magnitudes or squares.
+std::vector<double> sizes_of(const SparseRows& rows, const Ends& ends, Similarity by) {
+  std::vector<double> sizes(ends.size() - 1);
+  for (size_t row = 0; row < sizes.size(); ++row) {
+    for (int64_t i = ends[row]; i < ends[row + 1]; ++i) {
+      const double x = rows.values.data<float>()[i];
+      sizes[row] += by == Similarity::manhattan ? std::abs(x) : x * x;
+    }
+  }
+  return sizes;
+}
+
+double score_of(Similarity by, double shared, double query_size, double size) {
+  if (by == Similarity::dot) return shared;
+  if (by == Similarity::manhattan) return shared - query_size - size;
+  if (by == Similarity::euclidean) return -std::sqrt(std::max(query_size + size - 2 * shared, 0.0));
+  return query_size > 0 && size > 0 ? shared / std::sqrt(query_size * size) : 0;
+}
+
 // The sum over the rows of `scores`, [query vectors, text vectors], of the largest of the columns [begin,
 // end).
 float max_sim(const float* scores, int64_t rows, int64_t stride, int64_t begin, int64_t end) {
@@ -114,7 +134,26 @@ size_t part_end(const Ends& ends, size_t first, int64_t limit) {
 
 }  // namespace
 
-std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count) {
+Tensor similarities(const Tensor& queries, const Tensor& rows, Similarity by) {
+  if (by == Similarity::dot) return linear(queries, rows);
+  if (by == Similarity::cosine) return linear(normalized_rows(queries), normalized_rows(rows));
+  const Tensor a = queries.contiguous(), b = rows.contiguous();
+  const int64_t dim = a.size(1), count = b.size(0);
+  const Tensor scores = Tensor::empty({a.size(0), count});
+  parallel_for(scores.numel(), [&](int64_t at, int) {
+    const float *x = a.data<float>() + at / count * dim, *y = b.data<float>() + at % count * dim;
+    double sum = 0;
+    for (int64_t i = 0; i < dim; ++i) {
+      const double apart = static_cast<double>(x[i]) - y[i];
+      sum += by == Similarity::euclidean ? apart * apart : std::abs(apart);
+    }
+    scores.data<float>()[at] = static_cast<float>(by == Similarity::euclidean ? -std::sqrt(sum) : -sum);
+  });
+  return scores;
+}
+
+std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& corpus, int64_t count,
+                                        Similarity by) {
   MH_CHECK(queries.rank() == 2 && corpus.rank() == 2 && queries.size(1) == corpus.size(1), ShapeError,
            "nearest: expected [q, dim] and [n, dim], got ", queries.shape(), " and ", corpus.shape());
   check_count(count);
@@ -125,35 +164,38 @@ std::vector<std::vector<Match>> nearest(const Tensor& queries, const Tensor& cor
   std::vector<std::vector<Match>> best(static_cast<size_t>(asked));
   for (int64_t begin = 0; begin < rows; begin += kRows) {
     const int64_t end = std::min(begin + kRows, rows);
-    const Tensor scores = linear(queries, slice(corpus, 0, begin, end));  // [q, end - begin]
-    const float* score = scores.data<float>();
-    check_scores({score, static_cast<size_t>(scores.numel())});
-    parallel_for(asked, [&](int64_t q, int) {
-      std::vector<Match>& list = best[static_cast<size_t>(q)];
-      for (int64_t i = 0; i < end - begin; ++i) list.push_back({begin + i, score[q * (end - begin) + i]});
-      keep_best(list, count);
-    });
+    const Tensor scores = similarities(queries, slice(corpus, 0, begin, end), by);
+    check_scores({scores.data<float>(), static_cast<size_t>(scores.numel())});
+    detail::add_scores(best, scores, begin, count);
   }
   return best;
 }
 
-std::vector<std::vector<Match>> nearest(const SparseRows& queries, const SparseRows& corpus, int64_t count) {
+std::vector<std::vector<Match>> nearest(const SparseRows& queries, const SparseRows& corpus, int64_t count,
+                                        Similarity by) {
   check_count(count);
   MH_CHECK(queries.width == corpus.width, ShapeError, "nearest: queries have ", queries.width,
            " columns, the corpus ", corpus.width);
   const Ends asked = checked("queries", queries), ends = checked("corpus", corpus);
   const Postings postings = postings_of(corpus, ends);
+  const std::vector<double> query_sizes = sizes_of(queries, asked, by), sizes = sizes_of(corpus, ends, by);
   std::vector<std::vector<Match>> best(asked.size() - 1);
   parallel_for(queries.size(), [&](int64_t q, int) {
     // By increasing column: a row's sum does not depend on the others.
+    std::vector<double> shared(ends.size() - 1);
     std::vector<float> scores(ends.size() - 1);
     for (int64_t i = asked[static_cast<size_t>(q)]; i < asked[static_cast<size_t>(q) + 1]; ++i) {
       const auto column = static_cast<size_t>(queries.columns.data<int64_t>()[i]);
       const float value = queries.values.data<float>()[i];
       for (auto p = postings.ends[column]; p < postings.ends[column + 1]; ++p) {
-        const auto at = static_cast<size_t>(p);
-        scores[static_cast<size_t>(postings.rows[at])] += value * postings.values[at];
+        const auto at = static_cast<size_t>(p), row = static_cast<size_t>(postings.rows[at]);
+        const double x = value, y = postings.values[at];
+        shared[row] += by == Similarity::manhattan ? std::abs(x) + std::abs(y) - std::abs(x - y) : x * y;
       }
+    }
+    for (size_t row = 0; row < scores.size(); ++row) {
+      scores[row] =
+          static_cast<float>(score_of(by, shared[row], query_sizes[static_cast<size_t>(q)], sizes[row]));
     }
     check_scores(scores);
     std::vector<Match>& list = best[static_cast<size_t>(q)];

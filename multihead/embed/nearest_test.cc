@@ -9,6 +9,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/pooling.h"
 #include "multihead/embed/vector_index.h"
+#include "multihead/kernels/quantized/format.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {
@@ -54,6 +55,36 @@ TEST(NearestTest, SparseRowsAreFoundAsDenseOnes) {
   wrong.width = 30;
   EXPECT_THROW(nearest(queries, wrong, 1), ShapeError);
   EXPECT_THROW(nearest(wrong, wrong, 1), ValueError);
+}
+
+TEST(NearestTest, ComparesAsAsked) {
+  const Tensor queries = Tensor::of<float>({1, 2}, {2, 1});
+  const Tensor corpus = Tensor::of<float>({4, 2}, {9, 0, 2, 2, 4, 2.5, 0, 0});
+  const std::vector<std::pair<Similarity, std::vector<float>>> wanted = {
+      {Similarity::dot, {18, 6, 10.5, 0}},
+      {Similarity::cosine, {.894427F, .948683F, .995495F, 0}},
+      {Similarity::euclidean, {-7.071068F, -1, -2.5, -2.236068F}},
+      {Similarity::manhattan, {-8, -1, -3.5, -3}}};
+  const SparseRows few_queries = {Tensor::of<int64_t>({2}, {0, 2}), Tensor::of<int64_t>({2}, {0, 1}),
+                                  Tensor::of<float>({2}, {2, 1}), 2};
+  const SparseRows few = {Tensor::of<int64_t>({5}, {0, 1, 3, 5, 5}),
+                          Tensor::of<int64_t>({5}, {0, 0, 1, 0, 1}),
+                          Tensor::of<float>({5}, {9, 2, 2, 4, 2.5}), 2};
+  for (const auto& [by, scores] : wanted) {
+    for (const auto& found : {nearest(queries, corpus, 9, by), nearest(few_queries, few, 9, by)}) {
+      ASSERT_EQ(found[0].size(), 4U);
+      for (size_t i = 0; i < 4; ++i) {
+        const Match& match = found[0][i];
+        EXPECT_NEAR(match.score, scores[static_cast<size_t>(match.row)], 1e-6) << word_of(by) << match.row;
+        if (i > 0) {
+          EXPECT_LE(match.score, found[0][i - 1].score) << word_of(by);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(Prompts{.similarity = "euclidean"}.compared_by(Similarity::dot), Similarity::euclidean);
+  EXPECT_EQ(Prompts{}.compared_by(Similarity::dot), Similarity::dot);
+  EXPECT_THROW(Prompts{.similarity = "tanimoto"}.compared_by(Similarity::dot), ValueError);
 }
 
 TEST(NearestTest, MaxSimAddsEachQueryVectorsLargest) {
@@ -113,6 +144,22 @@ TEST(VectorIndexTest, FindsWhatIsNearestInFewerBits) {
       EXPECT_NEAR(itself[i][0].score, 1, 1e-2);
     }
   }
+  // Parts of many rows, a last panel that is not full, columns that fill no group: each row finds itself.
+  const Tensor many = normalized_rows(randn({4200, 67}, rng));
+  for (const IndexKind kind : {IndexKind::int8, IndexKind::binary}) {
+    const VectorIndex index(many, kind);
+    const auto all = index.nearest(slice(many, 0, 4050, 4200), 2);
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(all[i][0].row, static_cast<int64_t>(i) + 4050);
+      EXPECT_NEAR(all[i][0].score, 1, 1e-2);
+    }
+    const auto alone = index.nearest(slice(many, 0, 4199, 4200), 2)[0];
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(alone[i].row, all[149][i].row);
+      EXPECT_EQ(alone[i].score, all[149][i].score);
+    }
+  }
+  EXPECT_THROW(VectorIndex(Tensor::zeros({1, kernels::kLongestInt8Sum + 1}), IndexKind::int8), ValueError);
   EXPECT_EQ(VectorIndex(Tensor::zeros({2, 3}), IndexKind::int8).nearest(Tensor::ones({1, 3}), 5)[0].size(),
             2U);
   EXPECT_THROW(VectorIndex(Tensor::full({2, 3}, NAN), IndexKind::int8), ValueError);

@@ -27,6 +27,12 @@ VectorKind vector_kind(const std::string& folder);
 enum class TextTask { none, query, document };
 constexpr auto enum_words(TextTask) { return std::to_array<std::string_view>({"none", "query", "document"}); }
 
+/// How two vectors are compared; distances are negated, so that the larger is the nearer.
+enum class Similarity { cosine, dot, euclidean, manhattan };
+constexpr auto enum_words(Similarity) {
+  return std::to_array<std::string_view>({"cosine", "dot", "euclidean", "manhattan"});
+}
+
 /// What config_sentence_transformers.json says.
 struct Prompts {
   std::map<std::string, std::string> texts = {};
@@ -39,6 +45,8 @@ struct Prompts {
                       const std::string& name) const;
   /// The one named after a task, for documents also "passage" or "corpus"; "" if there is none.
   std::string of(TextTask task) const;
+  /// `similarity`, or `missing` where the folder does not say. Throws ValueError (one that we do not have).
+  Similarity compared_by(Similarity missing) const;
 };
 
 }  // namespace multihead::embed

@@ -91,6 +91,8 @@ class SentenceEncoder {
   const std::string& default_prompt_name() const { return prompts_.default_name; }
   /// How the folder wants vectors compared, by sentence-transformers' name; empty: it does not say.
   const std::string& similarity_fn_name() const { return prompts_.similarity; }
+  /// The same as a value; cosine where it does not say. Throws ValueError (one that we do not have).
+  Similarity similarity() const { return prompts_.compared_by(Similarity::cosine); }
   const models::Encoder& encoder() const { return encoder_.encoder(); }
   models::Encoder& encoder() { return encoder_.encoder(); }
   const TextModel& model() const { return encoder_; }

@@ -366,7 +366,7 @@ TEST(NearestTest, NanAndInfAreRefusedByRow) {
   }
   const Tensor large = Tensor::of<float>({1, 2}, std::vector<float>{3e38F, 3e38F});
   EXPECT_THAT([&] { nearest(large, large, 1); },
-              ThrowsMessage<ValueError>(HasSubstr("an inner product is not finite")));
+              ThrowsMessage<ValueError>(HasSubstr("a score is not finite")));
   EXPECT_EQ(nearest(large, Tensor::full({1, 2}, 0.25), 1)[0][0].row, 0);
 }
 

@@ -44,6 +44,9 @@ class SparseEncoder {
   /// 0: no limit.
   int64_t max_active() const { return max_active_; }
   const Prompts& prompts() const { return prompts_; }
+  /// How the folder wants weights compared; dot where it does not say. Throws ValueError (one that we do not
+  /// have).
+  Similarity similarity() const { return prompts_.compared_by(Similarity::dot); }
   const models::Encoder& encoder() const { return encoder_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 

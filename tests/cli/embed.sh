@@ -49,6 +49,18 @@ for kind in int8 binary; do
   expect 0 '^(0.999|1.000) +2  the dog sat on a mat' "$multihead" search model --data texts.txt --compress $kind --query "the dog sat on a mat"
 done
 
+# Ranked as the folder says.
+for how in dot euclidean manhattan tanimoto; do
+  cp -r model "by_$how"
+  printf '{"similarity_fn_name": "%s"}' $how >"by_$how/config_sentence_transformers.json"
+done
+expect 0 '^11.832 +2  the dog sat on a mat' "$multihead" search by_dot --data texts.txt --index raw.npy --query "the dog sat on a mat"
+expect 0 '^-?0.000 +2  the dog sat on a mat' "$multihead" search by_euclidean --data texts.txt --query "the dog sat on a mat"
+expect 0 '^-[0-9]+.*  the cats' "$multihead" search by_manhattan --data texts.txt --query "the dog sat on a mat"
+expect 3 'similarity_fn_name "tanimoto" is not supported' "$multihead" search by_tanimoto --data texts.txt --query "a mat"
+expect 2 '--compress finds by inner products; the folder compares vectors by euclidean' "$multihead" search by_euclidean --data texts.txt --compress int8 --query "a mat"
+expect 3 'is not the vector of line 1 .*length 1, not' "$multihead" search by_dot --data texts.txt --index kept.npy --query "a mat"
+
 expect 2 'data FILE and --out FILE are required' "$multihead" embed model
 expect 2 'must end in .npy or .jsonl' "$multihead" embed model --data texts.txt --out all.csv
 expect 3 'No such file' "$multihead" embed model --data nothing.txt --out all.npy
