@@ -17,9 +17,11 @@ jobs=${JOBS:-$(nproc)}
       python3 -m venv build/zig
       "$zig" -m pip install --quiet ziglang==0.17.1
     fi
+    cpu="" # the least that an x86-64 or ARM processor has, and on ARM AES besides: Highway's NEON counts it in
+    if [[ $target == aarch64-* ]]; then cpu="-mcpu=generic+crypto"; fi
     for tool in cc c++ ar ranlib; do
       flags=""
-      if [[ $tool == c* ]]; then flags="-target $target -fno-sanitize=undefined"; fi # Zig adds it
+      if [[ $tool == c* ]]; then flags="-target $target $cpu -fno-sanitize=undefined"; fi # Zig adds it
       printf '#!/bin/sh\nexec %q -m ziglang %s %s "$@"\n' "$PWD/$zig" "$tool" "$flags" >"$folder/$tool"
       chmod +x "$folder/$tool"
     done

@@ -17,6 +17,14 @@ case ${LIBC:-glibc} in
     ;;
 esac
 folder=$PWD/build/wheels/$platform
+if [[ $arch != "$(uname -m)" ]]; then
+  for python in "${@:-python3}"; do
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
+      echo "scripts/wheels.sh: expected Python 3.12 or later for $arch: an earlier one names modules after the machine it runs on" >&2
+      exit 2
+    fi
+  done
+fi
 packaging/dependencies.sh "$folder" "$target"
 mkdir -p dist
 
@@ -38,11 +46,17 @@ for python in "${@:-python3}"; do
     includes=$both
   fi
   rm -rf "$folder/wheel"
-  CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes" \
+  # Python names the wheel, and looks for its modules, by the platform in this variable, if it is set.
+  _PYTHON_HOST_PLATFORM=linux-$arch CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes" \
     "$env/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
     --config-settings=build-dir="$folder/$tag-build" .
   # What the system must offer is checked, and the wheel gets the name that says so. Nothing needs to be put inside.
-  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair --plat "$platform" --wheel-dir dist "$folder"/wheel/*.whl
+  # A platform by name would have to be one of this machine's.
+  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair --plat auto --wheel-dir dist "$folder"/wheel/*.whl
+  if ! compgen -G "dist/*-$tag-*$platform*.whl" >/dev/null; then
+    echo "scripts/wheels.sh: expected a wheel for $platform in dist, got $(ls dist)" >&2
+    exit 1
+  fi
   if compgen -G "$folder/wheel/*-abi3-*.whl" >/dev/null; then "$env/bin/abi3audit" --strict "$folder"/wheel/*.whl; fi
 done
 ls -l dist

@@ -4,6 +4,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include <cstdint>
+
 namespace multihead::kernels {
 namespace {
 
@@ -15,8 +17,12 @@ unsigned control() { return _mm_getcsr(); }
 void set_control(unsigned value) { _mm_setcsr(value); }
 #elif defined(__aarch64__)
 constexpr unsigned kSetting = ~0u, kDefault = 0;
-unsigned control() { return __builtin_aarch64_get_fpcr(); }
-void set_control(unsigned value) { __builtin_aarch64_set_fpcr(value); }
+unsigned control() {  // GCC has a function for it, Clang has not
+  uint64_t value;
+  asm volatile("mrs %0, fpcr" : "=r"(value));
+  return static_cast<unsigned>(value);
+}
+void set_control(unsigned value) { asm volatile("msr fpcr, %0" : : "r"(uint64_t{value})); }
 #else
 constexpr unsigned kSetting = 0, kDefault = 0;
 unsigned control() { return 0; }
