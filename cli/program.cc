@@ -106,6 +106,15 @@ void start_threads(const CommonOptions& common) {
                       " threads could be started (a limit on processes or memory); continuing with those"));
 }
 
+// What a report of an error should say of the program and of the machine.
+std::string version_text() {
+  std::string text = concat("multihead ", version(), "\n");
+  if (!git_hash().empty()) text += concat("commit ", git_hash(), "\n");
+  return text + concat("CPU ", kernels::cpu_name(), ", instruction set ",
+                       kernels::isa_name(kernels::current_isa()),
+                       kernels::has_tiles() ? " with AMX tiles" : "", "\n");
+}
+
 int run(const std::vector<std::string>& given) {
   const Verbs verbs = make_verbs();
   const std::vector<std::string> arguments = help_last(given);
@@ -114,7 +123,7 @@ int run(const std::vector<std::string>& given) {
     return arguments.empty() ? kUsage : kDone;
   }
   if (arguments[0] == "--version") {
-    fmt::print("multihead {}\n", version());
+    fmt::print("{}", version_text());
     return kDone;
   }
   const auto [verb, words] = find(verbs, arguments);

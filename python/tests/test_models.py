@@ -399,7 +399,9 @@ def test_the_command_line():
     here = subprocess.run([sys.executable, "-m", "multihead", "--version"], capture_output=True, text=True)
     if "no command line" in here.stderr:
         pytest.skip("built without the command line")
-    assert here.returncode == 0 and mh.__version__ in here.stdout
+    first, *_, machine = here.stdout.splitlines()
+    assert here.returncode == 0 and first == f"multihead {mh.__version__}"
+    assert f"instruction set {mh.isa()}" in machine
     bad = subprocess.run([sys.executable, "-m", "multihead", "no-such-command"], capture_output=True, text=True)
     assert bad.returncode == 2
 
