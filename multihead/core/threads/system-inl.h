@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -22,7 +23,9 @@ struct SystemCalls {
   int (*close)(int) = ::close;
   int (*rename)(const char*, const char*) = ::rename;
   int (*exchange)(const char*, const char*) = [](const char* a, const char* b) {
-    return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+    constexpr unsigned kExchange =
+        2;  // Linux's RENAME_EXCHANGE: older musl has neither the name nor the function
+    return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, kExchange));
   };
   // Gives an open file without a name one. Through /proc, for by its descriptor alone only root may.
   int (*link)(int, const char*) = [](int descriptor, const char* path) {
