@@ -98,7 +98,8 @@ Tensor PackedLinear::operator()(const Tensor& x, const Tensor& bias,
   shape[-1] = out_;
   if (bias.defined()) check_part("bias", bias, {out_});
   if (fused.residual.defined()) check_part("residual", fused.residual, shape);
-  const Tensor input = activate(wide.detach(), fused.input_activation).contiguous();
+  const bool plain = fused.input_activation == Activation::none;  // activate() copies then, too
+  const Tensor input = (plain ? wide.detach() : activate(wide.detach(), fused.input_activation)).contiguous();
   const Tensor y = Tensor::empty(shape), b = bias.defined() ? bias.contiguous() : Tensor(),
                residual = fused.residual.defined() ? fused.residual.contiguous() : Tensor();
   kernels::packed_linear({.x = input.data<float>(),

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/elementwise/rotary.h"
 #include "multihead/ops/dispatch-inl.h"
 #include "multihead/ops/narrow-inl.h"
 #include "multihead/ops/shape.h"
@@ -22,6 +24,17 @@ struct Sizes {
 template <class T, class Element>
 void rotate_token(const Element* x, int64_t head_stride, Element* y, const float* cos, const float* sin,
                   T sign, const Sizes& sizes, RotaryLayout layout) {
+  if constexpr (std::is_same_v<Element, float>) {
+    if (layout == RotaryLayout::halves) {
+      kernels::rotate_halves(x, y, cos, sin,
+                             {sizes.rotated_heads, sizes.pairs, head_stride, sizes.head_dim, sign});
+      for (int64_t head = 0; head < sizes.heads; ++head, x += head_stride, y += sizes.head_dim) {
+        const int64_t rotated = head < sizes.rotated_heads ? 2 * sizes.pairs : 0;
+        std::copy(x + rotated, x + sizes.head_dim, y + rotated);
+      }
+      return;
+    }
+  }
   const int64_t first = layout == RotaryLayout::halves ? 1 : 2;
   const int64_t second = layout == RotaryLayout::halves ? sizes.pairs : 1;
   for (int64_t head = 0; head < sizes.heads; ++head, x += head_stride, y += sizes.head_dim) {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <vector>
 
 #include "multihead/core/error.h"
+#include "multihead/core/tensor/rng.h"
 
 namespace multihead {
 namespace {
@@ -82,6 +84,31 @@ TEST(RotaryScalingTest, WhatMakesNoSenseIsRefused) {
   }
   EXPECT_THROW(rotary_frequencies(kDim, 1, {Kind::yarn, 2, 8}), ValueError);
   EXPECT_NO_THROW(rotary_frequencies(kDim, 10000, {.kind = Kind::none, .factor = nan}));
+}
+
+// Pairs of every remainder of a vector, heads that stay: the bits of plain
+// loops.
+TEST(RotaryTest, HalvesHaveTheBitsOfPlainLoops) {
+  for (const int64_t pairs : {1, 5, 16, 23, 48}) {
+    const int64_t tokens = 3, heads = 4, rotated = 3, width = 2 * pairs + 2;
+    Tensor x = Tensor::empty({1, tokens, heads, width});
+    fill_normal(x, 0, 1, RandomStream(1));
+    const RotaryTable table = rotary_table(tokens, {7}, rotary_frequencies(2 * pairs));
+    std::vector<float> expected = x.to_vector<float>();
+    const std::vector<float> cos = table.cos.to_vector<float>(), sin = table.sin.to_vector<float>();
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t head = 0; head < rotated; ++head) {
+        for (int64_t i = 0; i < pairs; ++i) {
+          float &a = expected[static_cast<size_t>((t * heads + head) * width + i)], &b = (&a)[pairs];
+          const float c = cos[static_cast<size_t>(t * pairs + i)],
+                      s = sin[static_cast<size_t>(t * pairs + i)];
+          const float turned = a * c - b * s;
+          b = b * c + a * s, a = turned;
+        }
+      }
+    }
+    EXPECT_EQ(rotary(x, table, rotated).to_vector<float>(), expected) << pairs;
+  }
 }
 
 }  // namespace

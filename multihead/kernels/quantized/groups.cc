@@ -39,7 +39,7 @@ thread_local Scratch stored_rows;  // of a weight that is packed
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-// The scale of a group, its quantised values and their sum.
+// The scale of a group, its quantised values and their sum, which is not wanted where null.
 HWY_INLINE float QuantizeGroup(const float* x, int64_t count, int8_t* q, float* sum) {
 #if HWY_TARGET == HWY_AVX3
   const TileFloats d;
@@ -55,6 +55,7 @@ HWY_INLINE float QuantizeGroup(const float* x, int64_t count, int8_t* q, float* 
                    b = hn::BitCast(di, hn::Add(hn::Mul(high, inverse), middle));
       _mm512_mask_cvtepi32_storeu_epi8(q, 0xffff, a.raw);
       _mm512_mask_cvtepi32_storeu_epi8(q + kLanes, 0xffff, b.raw);
+      if (sum == nullptr) return row.scale;
       const IntVec base = hn::Set(di, 0x4b400000);
       const IntVec values = hn::Add(hn::Sub(a, base), hn::Sub(b, base));
       *sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, values)));
@@ -63,6 +64,7 @@ HWY_INLINE float QuantizeGroup(const float* x, int64_t count, int8_t* q, float* 
   }
 #endif
   const float scale = QuantizeRow(x, count, kWeightGroup, 0, q);
+  if (sum == nullptr) return scale;
   int32_t total = 0;
   for (int64_t j = 0; j < kWeightGroup; ++j) total += q[j];
   *sum = static_cast<float>(total);
@@ -75,7 +77,8 @@ void QuantizeGroups(const PackedLinearArgs& p, const groups::QuantizedRows& to, 
     int64_t at = i / to.block * count * to.block + i % to.block;
     for (int64_t k = 0; k < p.in; k += kWeightGroup, at += to.block) {
       int8_t* q = to.values + i * to.stride + k;
-      to.scales[at] = QuantizeGroup(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), q, to.sums + at);
+      float* sum = to.sums == nullptr ? nullptr : to.sums + at;
+      to.scales[at] = QuantizeGroup(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), q, sum);
     }
   }
 }

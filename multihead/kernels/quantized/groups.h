@@ -12,7 +12,7 @@
 namespace multihead::kernels::groups {
 
 /// The rows of x, quantised: values, whole groups, rows `stride` apart; of every `block` rows,
-/// [group][rows of the block] scales and sums.
+/// [group][rows of the block] scales and sums, which are null where they are not wanted.
 struct QuantizedRows {
   int8_t* values;
   int64_t stride;

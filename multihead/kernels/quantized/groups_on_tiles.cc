@@ -167,7 +167,7 @@ class GroupPanels {
     alignas(64) float sums[kAmxLines * kAmxLines];
     GroupBlock b;
     b.x = x_.values + row * x_.stride, b.x_stride = x_.stride;
-    b.x_scales = x_.scales + row * count_, b.x_sums = x_.sums + row * count_;
+    b.x_scales = x_.scales + row * count_, b.x_sums = x_.sums == nullptr ? nullptr : x_.sums + row * count_;
     const bool in_place = format_.bits == 8;
     b.y = in_place ? reinterpret_cast<const int8_t*>(packed(panel)) : w.values;
     b.y_group = in_place ? layout_.bytes : kGroupTileBytes;
@@ -207,12 +207,14 @@ void packed_groups_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
   const int64_t count = groups::groups_of(p.in), blocks = (p.rows + kAmxLines - 1) / kAmxLines;
   // Whole cache lines, at a distance that spreads the rows over the sets of L1.
   const int64_t stride = ((count + 1) / 2 | 1) * 64, floats = blocks * count * kAmxLines;
-  auto* memory = quantized_rows.get<float>(static_cast<size_t>(2 * floats + blocks * kAmxLines * stride / 4));
-  const groups::QuantizedRows x{reinterpret_cast<int8_t*>(memory + 2 * floats), stride, memory,
-                                memory + floats, kAmxLines};
+  const int64_t arrays = format_of(p.dtype).groups.has_min ? 2 : 1;  // scales, and sums for the minima
+  auto* memory =
+      quantized_rows.get<float>(static_cast<size_t>(arrays * floats + blocks * kAmxLines * stride / 4));
+  const groups::QuantizedRows x{reinterpret_cast<int8_t*>(memory + arrays * floats), stride, memory,
+                                arrays == 2 ? memory + floats : nullptr, kAmxLines};
   std::fill_n(x.values + p.rows * stride, (blocks * kAmxLines - p.rows) * stride, int8_t{0});
-  std::fill_n(memory + (blocks - 1) * count * kAmxLines, count * kAmxLines, 0.0f);
-  std::fill_n(memory + floats + (blocks - 1) * count * kAmxLines, count * kAmxLines, 0.0f);
+  const int64_t last = count * kAmxLines;
+  for (int64_t i = 1; i <= arrays; ++i) std::fill_n(memory + i * floats - last, last, 0.0f);
   share_rows(p, [&](int64_t begin, int64_t end) { groups::quantize_rows(p, x, begin, end); });
   share_panels(p, groups::panels_of(p.out), kSerialFlops,
                [&](int64_t begin, int64_t end) { GroupPanels(p, x, unit).multiply(begin, end); });
