@@ -3,6 +3,7 @@
 #include "multihead/kernels/quantized/groups.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -71,14 +72,84 @@ HWY_INLINE float QuantizeGroup(const float* x, int64_t count, int8_t* q, float* 
   return scale;
 }
 
+#if HWY_TARGET == HWY_AVX3
+constexpr int64_t kSideBySide = 16;  // groups of a row, a lane each
+
+// Lane i of the result is `op` of all lanes of v[i].
+template <class Op>
+HWY_INLINE __m512i OfLanes(const __m512i (&v)[kSideBySide], const Op& op) {
+  __m512i pairs[8], quads[4], halves[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i)
+    pairs[i] =
+        op(_mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = pairs[2 * i], b = pairs[2 * i + 1];
+    quads[i] = op(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  }
+  const auto blocks = [&](__m512i a, __m512i b) HWY_ATTR {
+    return op(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  };
+  halves[0] = blocks(quads[0], quads[1]), halves[1] = blocks(quads[2], quads[3]);
+  return blocks(halves[0], halves[1]);
+}
+
+// QuantizeGroup() of groups side by side, whose scales and sums are `step` apart. False, with nothing done, if
+// the scale of one is zero or NaN.
+bool QuantizeSideBySide(const float* x, int8_t* q, float* scales, float* sums, int64_t step) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), base = _mm512_set1_epi32(0x4b400000);
+  const auto bits = [&](int64_t i) HWY_ATTR { return _mm512_castps_si512(_mm512_loadu_ps(x + i * kLanes)); };
+  __m512i of[kSideBySide];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kSideBySide; ++i) {
+    of[i] = _mm512_max_epi32(_mm512_and_si512(bits(2 * i), magnitude),
+                             _mm512_and_si512(bits(2 * i + 1), magnitude));
+  }
+  const __m512i largest = OfLanes(of, [](__m512i a, __m512i b) HWY_ATTR { return _mm512_max_epi32(a, b); });
+  const int32_t least = std::bit_cast<int32_t>(0x1p-119f);  // as RowScale has it
+  if (_mm512_cmplt_epi32_mask(largest, _mm512_set1_epi32(least)) != 0 ||
+      _mm512_cmpge_epi32_mask(largest, _mm512_set1_epi32(0x7f800000)) != 0)
+    return false;
+  alignas(64) float scale[kSideBySide], inverse[kSideBySide], sum[kSideBySide];
+  const __m512 max = _mm512_castsi512_ps(largest), steps = _mm512_set1_ps(127.0f);
+  _mm512_store_ps(scale, _mm512_div_ps(max, steps));
+  _mm512_store_ps(inverse, _mm512_div_ps(steps, max));
+  const auto quantized = [&](int64_t i, __m512 by) HWY_ATTR {
+    const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i * kLanes), by);
+    const __m512i a = _mm512_castps_si512(_mm512_add_ps(v, _mm512_set1_ps(12582912.0f)));
+    _mm512_mask_cvtepi32_storeu_epi8(q + i * kLanes, 0xffff, a);
+    return _mm512_sub_epi32(a, base);
+  };
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kSideBySide; ++i) {
+    const __m512 by = _mm512_set1_ps(inverse[i]);
+    of[i] = _mm512_add_epi32(quantized(2 * i, by), quantized(2 * i + 1, by));
+  }
+  for (int64_t i = 0; i < kSideBySide; ++i) scales[i * step] = scale[i];
+  if (sums == nullptr) return true;
+  const __m512i all = OfLanes(of, [](__m512i a, __m512i b) HWY_ATTR { return _mm512_add_epi32(a, b); });
+  _mm512_store_ps(sum, hn::ConvertTo(TileFloats(), IntVec{all}).raw);
+  for (int64_t i = 0; i < kSideBySide; ++i) sums[i * step] = sum[i];
+  return true;
+}
+#endif
+
 void QuantizeGroups(const PackedLinearArgs& p, const groups::QuantizedRows& to, int64_t begin, int64_t end) {
   const int64_t count = groups::groups_of(p.in);
   for (int64_t i = begin; i < end; ++i) {
     int64_t at = i / to.block * count * to.block + i % to.block;
+    const auto sums = [&] { return to.sums == nullptr ? nullptr : to.sums + at; };
     for (int64_t k = 0; k < p.in; k += kWeightGroup, at += to.block) {
+      const float* x = p.x + i * p.ldx + k;
       int8_t* q = to.values + i * to.stride + k;
-      float* sum = to.sums == nullptr ? nullptr : to.sums + at;
-      to.scales[at] = QuantizeGroup(p.x + i * p.ldx + k, std::min(kWeightGroup, p.in - k), q, sum);
+#if HWY_TARGET == HWY_AVX3
+      constexpr int64_t kWide = kSideBySide * kWeightGroup;
+      while (k + kWide <= p.in && QuantizeSideBySide(x, q, to.scales + at, sums(), to.block))
+        k += kWide, x += kWide, q += kWide, at += kSideBySide * to.block;
+      if (k >= p.in) break;
+#endif
+      to.scales[at] = QuantizeGroup(x, std::min(kWeightGroup, p.in - k), q, sums());
     }
   }
 }
