@@ -86,8 +86,7 @@ TEST(RotaryScalingTest, WhatMakesNoSenseIsRefused) {
   EXPECT_NO_THROW(rotary_frequencies(kDim, 10000, {.kind = Kind::none, .factor = nan}));
 }
 
-// Pairs of every remainder of a vector, heads that stay: the bits of plain
-// loops.
+// Pairs of every remainder of a vector, heads that stay: the bits of plain loops.
 TEST(RotaryTest, HalvesHaveTheBitsOfPlainLoops) {
   for (const int64_t pairs : {1, 5, 16, 23, 48}) {
     const int64_t tokens = 3, heads = 4, rotated = 3, width = 2 * pairs + 2;
@@ -103,7 +102,8 @@ TEST(RotaryTest, HalvesHaveTheBitsOfPlainLoops) {
           const float c = cos[static_cast<size_t>(t * pairs + i)],
                       s = sin[static_cast<size_t>(t * pairs + i)];
           const float turned = a * c - b * s;
-          b = b * c + a * s, a = turned;
+          b = b * c + a * s;
+          a = turned;
         }
       }
     }

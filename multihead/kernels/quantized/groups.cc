@@ -91,7 +91,8 @@ HWY_INLINE __m512i OfLanes(const __m512i (&v)[kSideBySide], const Op& op) {
   const auto blocks = [&](__m512i a, __m512i b) HWY_ATTR {
     return op(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
   };
-  halves[0] = blocks(quads[0], quads[1]), halves[1] = blocks(quads[2], quads[3]);
+  halves[0] = blocks(quads[0], quads[1]);
+  halves[1] = blocks(quads[2], quads[3]);
   return blocks(halves[0], halves[1]);
 }
 
@@ -145,8 +146,12 @@ void QuantizeGroups(const PackedLinearArgs& p, const groups::QuantizedRows& to, 
       int8_t* q = to.values + i * to.stride + k;
 #if HWY_TARGET == HWY_AVX3
       constexpr int64_t kWide = kSideBySide * kWeightGroup;
-      while (k + kWide <= p.in && QuantizeSideBySide(x, q, to.scales + at, sums(), to.block))
-        k += kWide, x += kWide, q += kWide, at += kSideBySide * to.block;
+      while (k + kWide <= p.in && QuantizeSideBySide(x, q, to.scales + at, sums(), to.block)) {
+        k += kWide;
+        x += kWide;
+        q += kWide;
+        at += kSideBySide * to.block;
+      }
       if (k >= p.in) break;
 #endif
       to.scales[at] = QuantizeGroup(x, std::min(kWeightGroup, p.in - k), q, sums());

@@ -205,7 +205,7 @@ TEST_P(PackedLinearGroupsTest, NothingSaturates) {
 }
 
 TEST_P(PackedLinearGroupsTest, NanAndInfinityMakeTheirRowOrColumnNan) {
-  Layer layer{GetParam(), 9, 83, 53}, clean = layer;
+  Layer layer{GetParam(), 9, 83, 565}, clean = layer;  // sixteen groups side by side, and two
   layer.x[static_cast<size_t>(2 * layer.ldx + 52)] = kNan;
   layer.x[static_cast<size_t>(5 * layer.ldx)] = -kInf;
   layer.weight[static_cast<size_t>(17 * layer.in + 3)] = kInf;
@@ -228,7 +228,7 @@ TEST_P(PackedLinearGroupsTest, NanAndInfinityMakeTheirRowOrColumnNan) {
 }
 
 TEST_P(PackedLinearGroupsTest, GroupsOfZerosOrOfOneValue) {
-  Layer layer{GetParam(), 3, 7, 96};
+  Layer layer{GetParam(), 3, 7, 1120};  // twice sixteen groups side by side, and three
   std::fill(layer.x.begin(), layer.x.begin() + 32, 0.0f);
   layer.x[static_cast<size_t>(layer.ldx)] = 0x1p-120f;
   std::fill(layer.weight.begin(), layer.weight.begin() + 32, 0.0f);
@@ -236,8 +236,8 @@ TEST_P(PackedLinearGroupsTest, GroupsOfZerosOrOfOneValue) {
   const std::vector<Line> lines = layer.packed();
   everywhere(
       [&](const std::string& where) { EXPECT_TRUE(same_bits(layer.run(lines), layer.expected())) << where; });
-  std::vector<float> row(96);
-  unpack_weight_row(GetParam(), lines.data(), 0, layer.out, 96, row.data());
+  std::vector<float> row(static_cast<size_t>(layer.in));
+  unpack_weight_row(GetParam(), lines.data(), 0, layer.out, layer.in, row.data());
   for (size_t k = 0; k < 64; ++k) EXPECT_NEAR(row[k], k < 32 ? 0 : -0.75, 4e-4) << k;
 }
 
