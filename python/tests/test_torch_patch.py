@@ -187,14 +187,14 @@ def test_kernels_run_on_pytorchs_threads():
     q = make((4, 8, 64, 32))
     want = mt.scaled_dot_product_attention(q, q, q)
     before = torch.get_num_threads()
-    tasks = lambda: len(os.listdir("/proc/self/task"))
+    tasks = lambda: set(os.listdir("/proc/self/task"))  # others' threads may end meanwhile
     try:
         torch.set_num_threads(2)
         torch.randn(1 << 20).exp()  # PyTorch's workers exist now
-        count = tasks()
+        known = tasks()
         out = mt.scaled_dot_product_attention(q, q, q)
         out.sum().backward()
-        assert torch.equal(out, want) and tasks() == count
+        assert torch.equal(out, want) and tasks() <= known
         pid = os.fork()  # its child has none of them
         if pid == 0:
             same = np.array_equal(mt.scaled_dot_product_attention(q, q, q).detach().numpy(), want.detach().numpy())
