@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import sys
+import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import _core, distributed, nn
@@ -25,30 +28,71 @@ if TYPE_CHECKING:
 Callback = Callable[[str, "dict[str, Any]"], Any]
 
 
+class _Line:
+    """The part of tqdm's bar that is used here: a line with rate and time left, rewritten on a terminal."""
+
+    def __init__(self, total: int, initial: int, unit: str):
+        self.n = self._first = initial
+        self._total, self._unit = total, unit
+        self._began = self._told = time.monotonic()
+        self._loss, self._width = "", 0
+        self._pause = 0.1 if sys.stderr.isatty() else 10
+
+    def set_postfix(self, loss: str) -> None:
+        self._loss = f", loss {loss}"
+
+    def update(self, steps: int) -> None:
+        self.n += steps
+        now = time.monotonic()
+        rate = (self.n - self._first) / max(now - self._began, 1e-9)
+        if now - self._told >= self._pause or self.n == self._total:
+            self._told = now
+            left = str(datetime.timedelta(seconds=round((self._total - self.n) / max(rate, 1e-9))))
+            self._put(f"step {self.n}/{self._total}{self._loss}, {rate:.3g} {self._unit}s/s, {left} left")
+
+    def write(self, text: str) -> None:
+        self._put(text)
+        self.close()
+
+    def close(self) -> None:
+        if self._width:
+            print(file=sys.stderr, flush=True)
+        self._width = 0
+
+    def _put(self, text: str) -> None:
+        if self._pause < 1:
+            print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
 class _Bar:
-    """A tqdm progress bar if tqdm is installed."""
+    """A progress bar: tqdm's, if it is installed."""
 
     def __init__(self):
         try:
             from tqdm.auto import tqdm
         except ImportError:
-            tqdm = None
-        self._tqdm, self._bar = tqdm, None
+            tqdm = _Line
+        self._make, self._bar = tqdm, None
 
     def __call__(self, event, fields):
-        if self._tqdm is None:
-            return
         if event == "start":
-            self._bar = self._tqdm(total=fields["steps"], initial=fields["step"], unit="step")
+            self._bar = self._make(total=fields["steps"], initial=fields["step"], unit="step")
         elif self._bar is not None and event == "step":
-            self._bar.update(fields["step"] - self._bar.n)
             self._bar.set_postfix(loss=f"{fields['loss']:.3f}")
+            self._bar.update(fields["step"] - self._bar.n)
         elif self._bar is not None and event == "evaluation":
             self._bar.write(f"step {fields['step']}: validation loss {fields['loss']:.4f}")
 
     def close(self):
         if self._bar is not None:
             self._bar.close()
+
+
+def _somebody_watches() -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def train_language_model(
@@ -62,7 +106,7 @@ def train_language_model(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[LanguageModelSettings],
 ) -> dict[str, Any]:
     """Trains a language model on a text or on conversations; returns the summary as a dict.
@@ -76,7 +120,7 @@ def train_language_model(
     init        a model folder (or GGUF file) to fine-tune: its configuration, weights and tokenizer in the preset's place
     attention   among the settings: a subclass of multihead.nn.Attention, in place of multi-head attention
     callback    called as callback(event, fields) for "start", "step", "evaluation", "warning"
-    progress    show a tqdm bar if tqdm is installed
+    progress    a bar with loss, rate and time left; None: on a terminal and in a notebook
     Ctrl-C saves a checkpoint, from which resume=True continues, and raises KeyboardInterrupt.
     Under mpirun or srun all processes train together (multihead.distributed); the first one calls back and writes.
     """
@@ -94,7 +138,7 @@ def train_seq2seq(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[Seq2SeqSettings],
 ) -> dict[str, Any]:
     """Trains a translator on sentence pairs; returns the summary as a dict. Translator.load(folder) loads the model.
@@ -118,7 +162,7 @@ def train_classifier(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[ClassifierSettings],
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to classify texts; returns the summary as a dict. TextClassifier.load(folder) loads it.
@@ -144,7 +188,7 @@ def train_embedder(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[EmbedderSettings],
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to embed texts; returns the summary as a dict. SentenceEncoder(folder) loads it.
@@ -168,7 +212,7 @@ def train_tagger(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[TaggerSettings],
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to find entities in texts; returns the summary as a dict. TokenClassifier.load(folder) loads it.
@@ -191,7 +235,7 @@ def train_reranker(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[RerankerSettings],
 ) -> dict[str, Any]:
     """Fine-tunes an encoder to say how well a document answers a query; returns the summary as a dict. TextClassifier.load(folder)
@@ -238,7 +282,7 @@ def train_masked_lm(
     resume: bool = False,
     overwrite: bool = False,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **settings: Unpack[MaskedLmSettings],
 ) -> dict[str, Any]:
     """Trains an encoder by masked language modelling; returns the summary as a dict. Encoder.load(folder) loads it.
@@ -297,7 +341,7 @@ def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, o
     if tokenizer in ("char", "bpe"):  # the type of a new one
         settings, tokenizer = {**settings, "tokenizer": tokenizer}, ""
     leads = distributed.group().rank == 0
-    bar = _Bar() if progress and leads else None
+    bar = _Bar() if leads and (_somebody_watches() if progress is None else progress) else None
 
     def tell(event, fields):
         if bar is not None:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -203,3 +204,24 @@ def test_a_budget_of_time_and_the_best_by_a_figure(bert):
     for bad, why in (({"best": "f2"}, "one of loss, accuracy, macro_f1"), ({"time": "2"}, "90s, 10m or 2h"), ({"time": "-1s"}, "must be positive")):
         with pytest.raises(ValueError, match=why):
             mh.train_classifier(bert / "data", bert / "bad", init=bert / "bert", valid=bert / "data", **bad)
+
+
+@pytest.mark.parametrize("with_tqdm", [False, True])
+def test_trainings_say_how_far_they_are(tmp_path, monkeypatch, capsys, with_tqdm):
+    if with_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    (tmp_path / "text").write_text("the cat sat on the mat. " * 60)
+    small = dict(tokenizer="char", steps=3, layers=1, heads=1, width=8, context=8, batch=1, log_every=1)
+
+    def told(**progress):
+        mh.train_language_model(tmp_path / "text", tmp_path / "model", overwrite=True, **small, **progress)
+        return capsys.readouterr().err
+
+    assert told() == ""  # into a file
+    assert "3/3" in told(progress=True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    last = [line for line in told().split("\r") if "3/3" in line][-1]
+    assert "loss" in last and ("step/s" in last or "steps/s" in last)
+    assert told(progress=False) == ""
