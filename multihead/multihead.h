@@ -164,6 +164,7 @@
 #include "multihead/serve/sockets.h"
 
 #include "multihead/look/attention_page.h"
+#include "multihead/look/laboratory.h"
 #include "multihead/look/look.h"
 
 #include "multihead/train/data/dialogues.h"

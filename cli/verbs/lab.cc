@@ -4,6 +4,7 @@
 #include "cli/module.h"
 #include "cli/streams.h"
 #include "cli/verbs/look_flags.h"
+#include "multihead/look/laboratory.h"
 #include "multihead/serve/server.h"
 #include "multihead/train/signals.h"
 
@@ -27,44 +28,21 @@ class Laboratory {
 
   std::pair<int, std::string> answer(const std::string& body) const {
     try {
-      return {200, runs(body).dump()};
+      const auto run_with = [&](const std::string& text, const look::Look& changes) {
+        return run(text, changes);
+      };
+      return {200, look::answer(body, run_with).dump()};
     } catch (const std::exception& error) {
       return {400, Json::object({{"error", valid_utf8(error.what())}}).dump()};
     }
   }
 
  private:
-  // The changed model beside the one as it is.
-  Json runs(const std::string& body) const {
-    const Json asked = Json::parse(body, "request");
-    const std::string text = asked.at("text").as_string();
-    look::Look changes;
-    for (const Json& name : asked.at("off").items()) changes.off.push_back(head_of(name.as_string()));
-    for (const Json& edge : asked.at("cut").items()) {
-      changes.cut.push_back(
-          {edge.at(0).as_int(), edge.at(1).as_int(), edge.at(2).as_int(), edge.at(3).as_int()});
-    }
-    look::AttentionPage page;
-    const bool changed = !changes.off.empty() || !changes.cut.empty();
-    if (changed) page.runs.push_back(run(text, changes));
-    page.runs.push_back(run(text, {}));
-    if (changed) page.runs[0].title = "changed", page.runs[1].title = "as it is";
-    page.bits = look::bits_for(page.runs);
-    return look::to_json(page);
-  }
-
   look::AttentionRun run(const std::string& text, const look::Look& changes) const {
     constexpr double kASecond = 5e10;
     look::AttentionRun result = look_at(loaded_, text, selection_, kASecond, changes);
     check_numbers(folder_, result);
     return result;
-  }
-
-  static std::array<int64_t, 2> head_of(const std::string& name) {
-    const size_t dot = name.find('.');
-    if (dot == std::string::npos) throw InputError(concat("a head is LAYER.HEAD, got ", quote(name)));
-    return {train::parse_integer("layer", name.substr(0, dot)),
-            train::parse_integer("head", name.substr(dot + 1))};
   }
 
   std::string folder_;

@@ -85,28 +85,29 @@ Numbers chosen(const char* what, const Numbers& numbers, int64_t count) {
   return numbers.empty() ? all_of(count) : numbers;
 }
 
-std::string label_of(const text::Tokenizer& tokenizer, int32_t token) {
-  return text::token_labels(tokenizer, std::vector<int32_t>{token}).front();
+using LabelOf = std::function<std::string(int32_t)>;
+
+LabelOf labels_by(const text::Tokenizer& tokenizer) {
+  return [&tokenizer](int32_t token) {
+    return text::token_labels(tokenizer, std::vector<int32_t>{token}).front();
+  };
 }
 
-std::vector<Prediction> labelled(const text::Tokenizer& tokenizer,
-                                 const std::vector<models::Guess>& guesses) {
+std::vector<Prediction> labelled(const LabelOf& label_of, const std::vector<models::Guess>& guesses) {
   std::vector<Prediction> list;
-  for (const models::Guess& guess : guesses)
-    list.emplace_back(label_of(tokenizer, guess.token), guess.probability);
+  for (const models::Guess& guess : guesses) list.emplace_back(label_of(guess.token), guess.probability);
   return list;
 }
 
-void measure(AttentionRun& run, const LanguageModel& model, const text::Tokenizer& tokenizer,
-             const Ids& ids) {
+void measure(AttentionRun& run, const LanguageModel& model, const LabelOf& label_of, const Ids& ids) {
   const Tensor tokens = as_row(ids);
   const auto guesses = models::logit_lens(model, tokens, 5);
   for (const auto& layer : guesses) {
     auto& rows = run.lens.emplace_back();
-    for (const auto& list : layer) rows.push_back(labelled(tokenizer, list));
+    for (const auto& list : layer) rows.push_back(labelled(label_of, list));
   }
   const models::Guess& best = guesses.back().back().front();
-  run.target = label_of(tokenizer, best.token), run.probability = best.probability;
+  run.target = label_of(best.token), run.probability = best.probability;
   if (!model.packed_dtype()) {  // packed weights have no gradients
     run.attributions = models::integrated_gradients(model, tokens, best.token);
   }
@@ -189,8 +190,13 @@ double cost_of_measures(const models::LanguageModelConfig& c, int64_t tokens) {
 }
 
 AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, const std::string& text,
-                  const Look& look) {
+                  const Look& changes) {
   const Ids ids = tokenizer.encode(text);
+  return look(model, NamedTokens{ids, text::token_labels(tokenizer, ids), labels_by(tokenizer)}, changes);
+}
+
+AttentionRun look(const LanguageModel& model, const NamedTokens& tokens, const Look& look) {
+  const Ids& ids = tokens.ids;
   MH_CHECK(!ids.empty(), ValueError, "look: the text is empty");
   const models::LanguageModelConfig& config = model.config();
   refuse_pruned(!config.pruned_heads.empty());
@@ -199,7 +205,7 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
   Stack stack("Self-attention", config.num_layers, layers, config.num_heads, heads);
   MH_CHECK(config.causal, ValueError, "look: a model whose tokens see later ones is not supported");
   stack.view.causal = true;
-  stack.view.keys = text::token_labels(tokenizer, ids);
+  stack.view.keys = tokens.labels;
   check_numbers("tokens", look.rows, std::ssize(ids));
   stack.view.rows = look.rows;
   stack.view.queries = some_of(stack.view.keys, look.rows);
@@ -222,14 +228,15 @@ AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, 
     const nn::PointScope scope(points);
     const Tensor features = model.features(as_row(ids), {.capture = &stack.captures});
     const Tensor last = slice(features, 1, std::ssize(ids) - 1, std::ssize(ids));
-    run.next = labelled(tokenizer, models::most_probable(reshape(model.logits(last), {1, -1}), 5).front());
+    run.next =
+        labelled(tokens.label_of, models::most_probable(reshape(model.logits(last), {1, -1}), 5).front());
   }
   if (stack.view.neurons) take_vectors(stack.view, points, vectors);
   run.views.clear();
   stack.add_to(run.views);
   for (const auto& [layer, head] : look.off) run.off.push_back(concat(layer, ".", head));
   if (look.measures && look.off.empty() && look.cut.empty()) {
-    if (heads.size() == static_cast<size_t>(config.num_heads)) measure(run, model, tokenizer, ids);
+    if (heads.size() == static_cast<size_t>(config.num_heads)) measure(run, model, tokens.label_of, ids);
   }
   return run;
 }
@@ -273,7 +280,7 @@ AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer
   if (look.measures && config.head == models::EncoderHead::masked_lm) {
     auto& there = run.lens.emplace_back();
     for (const auto& guesses : models::most_probable(model.logits(rows), 5))
-      there.push_back(labelled(tokenizer, guesses));
+      there.push_back(labelled(labels_by(tokenizer), guesses));
   }
   return run;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,11 +28,20 @@ struct Look {
 /// Approximate cost of `measures` in floating-point operations, for a text of this many tokens.
 double cost_of_measures(const models::LanguageModelConfig& config, int64_t tokens);
 
+/// Tokens with their names.
+struct NamedTokens {
+  std::vector<int32_t> ids = {};
+  std::vector<std::string> labels = {};               ///< of each of `ids`
+  std::function<std::string(int32_t)> label_of = {};  ///< of any token of the vocabulary
+};
+
 /// A run on a text. With changes, of the measures what the changed model says next alone. Throws ValueError:
 /// layers, heads or tokens that do not exist, a text that is empty or too long, layers that differ in heads,
 /// more weights than a page takes.
 AttentionRun look(const models::LanguageModel& model, const text::Tokenizer& tokenizer,
                   const std::string& text, const Look& look = {});
+/// The same without a tokenizer.
+AttentionRun look(const models::LanguageModel& model, const NamedTokens& tokens, const Look& look = {});
 /// An encoder's run on a text with its special tokens; with a head for masked tokens also what it would put
 /// in the place of each. No changes.
 AttentionRun look(const models::Encoder& model, const text::Tokenizer& tokenizer, const std::string& text,

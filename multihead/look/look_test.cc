@@ -7,6 +7,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
+#include "multihead/look/laboratory.h"
 
 namespace multihead::look {
 namespace {
@@ -134,6 +135,32 @@ TEST(LookTest, PagesAndAnswersHoldTheSame) {
   const std::string weights = view.at("weights").at("text").as_string();
   EXPECT_THAT(html, HasSubstr(weights));
   EXPECT_EQ(view.at("neurons").at("size").as_int(), 8);
+}
+
+TEST(LookTest, ALaboratoryAnswersWithoutATokenizer) {
+  const models::LanguageModel model = language_model();
+  const auto run = [&](const std::string& text, const Look& changes) {
+    NamedTokens tokens{tokenizer().encode(text), std::vector<std::string>(text.size(), "?"),
+                       [](int32_t id) { return concat("<", id, ">"); }};
+    return look(model, tokens, changes);
+  };
+  const Json changed =
+      answer(R"({"text": "the cat", "off": ["1.3"], "cut": [[0, 2, 3, 1]]})", run).at("runs");
+  ASSERT_EQ(changed.size(), 2U);
+  EXPECT_EQ(changed.at(0).at("title").as_string(), "changed");
+  EXPECT_EQ(changed.at(0).at("off").at(0).as_string(), "1.3");
+  const Json& plain = changed.at(1);
+  EXPECT_EQ(plain.at("title").as_string(), "as it is");
+  EXPECT_EQ(plain.at("views").at(0).at("keys").at(6).as_string(), "?");
+  const Prediction best = look(model, tokenizer(), "the cat").next[0];
+  const int32_t id = tokenizer().encode(best.first)[0];
+  EXPECT_EQ(plain.at("next").at(0).at(0).as_string(), concat("<", id, ">"));
+  EXPECT_NEAR(plain.at("next").at(0).at(1).as_double(), best.second, 1e-5);
+  EXPECT_EQ(answer(R"({"text": "the", "off": [], "cut": []})", run).at("runs").size(), 1U);
+  for (const char* head : {"", "1", "1.", ".1", "1.x", "1.1.1", "1,1"}) {
+    EXPECT_THAT([&] { answer(concat(R"({"text": "the", "cut": [], "off": [")", head, "\"]}"), run); },
+                testing::ThrowsMessage<ValueError>(HasSubstr("a head is LAYER.HEAD")));
+  }
 }
 
 TEST(LookTest, EncodersSeeBothSides) {

@@ -249,6 +249,7 @@ INTERNAL = {  # reason: names
     "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
     "remove_files adopt_files save_files write_model lock_folder refuse_foreign check_complete finish_files holds_other publish_staged "
     "model_folder_files",
+    "what pages with a laboratory need": "NamedTokens answer",
     "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "PackedBlocks rotary_at ListCall TokenList TokenPass sum_to check name parse_schedule Candidate candidates sample append record "
