@@ -110,7 +110,8 @@ void OwnAttentionCall::check_read() const {
 
 OwnCache& OwnAttentionCall::find(const std::string& name, bool grows) {
   std::vector<OwnCache>& all = update_.cache->own;
-  const auto found = std::ranges::find(all, name, &OwnCache::name);
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const OwnCache& cache) { return cache.name == name; });
   MH_CHECK(found != all.end() && found->grows == grows, ValueError, who_, ": its caches() name no ",
            grows ? "growing" : "carried", " tensor ", quote(name));
   return *found;

@@ -98,7 +98,7 @@ Json::Json(std::string_view value) {
   Head* head = with_capacity<char>(nullptr, value.size());
   head->size = head->capacity;
   std::copy(value.begin(), value.end(), elements<char>(head));
-  *this = Json(kLongText, std::bit_cast<int64_t>(head));
+  *this = Json(kLongText, reinterpret_cast<intptr_t>(head));
 }
 
 Json::Json(const JsonText& value) : Json(value.value_) {}
@@ -141,8 +141,9 @@ Json::Json(const Json& other) : Json() {
 Json::~Json() {
   if (bytes_[0] < kLongText || bytes_[0] > kObject) return;
   auto* head = payload<Head*>();
-  if (is_array()) std::ranges::destroy(all<Json>(head));
-  if (is_object()) std::ranges::destroy(all<JsonMember>(head));
+  const auto destroy = [](auto elements) { std::destroy(elements.begin(), elements.end()); };
+  if (is_array()) destroy(all<Json>(head));
+  if (is_object()) destroy(all<JsonMember>(head));
   std::free(head);
 }
 
@@ -199,8 +200,7 @@ void Json::reserve(size_t capacity) {
   auto* head = payload<Head*>();
   if (capacity == (head == nullptr ? 0 : head->capacity)) return;
   head = is_array() ? with_capacity<Json>(head, capacity) : with_capacity<JsonMember>(head, capacity);
-  const auto address = std::bit_cast<int64_t>(head);
-  std::memcpy(bytes_ + 8, &address, sizeof address);
+  std::memcpy(bytes_ + 8, &head, sizeof head);
 }
 
 Json* Json::append(Json&& value) {
@@ -270,9 +270,9 @@ void Json::push_back(Json value) {
 bool Json::operator==(const Json& other) const {
   if (kind() != other.kind() || size() != other.size()) return false;
   if (is_string()) return text() == other.text();
-  if (is_array()) return std::ranges::equal(items(), other.items());
+  if (is_array()) return std::equal(items().begin(), items().end(), other.items().begin());
   if (is_object()) {
-    return std::ranges::all_of(members(), [&](const JsonMember& member) {
+    return std::all_of(members().begin(), members().end(), [&](const JsonMember& member) {
       const Json* theirs = other.find(member.key);
       return theirs != nullptr && member.value == *theirs;
     });

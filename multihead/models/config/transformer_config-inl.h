@@ -40,7 +40,7 @@ template <class Config>
 void check_ranges(const Config& config, std::initializer_list<int64_t Config::*> derived) {
   for (const ConfigField<Config>& field : config_fields<Config>()) {
     if (const auto* count = std::get_if<int64_t Config::*>(&field.member)) {
-      const bool open = config.**count == 0 && std::ranges::count(derived, *count) > 0;
+      const bool open = config.**count == 0 && std::count(derived.begin(), derived.end(), *count) > 0;
       if (!open) check_range(field.name, config.**count, field.range.integer);
     } else if (const auto* number = std::get_if<double Config::*>(&field.member)) {
       check_range(field.name, config.**number, field.range.number);

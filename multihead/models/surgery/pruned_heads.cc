@@ -1,6 +1,7 @@
 #include "multihead/models/surgery/pruned_heads.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -10,13 +11,13 @@ namespace multihead::models {
 
 PrunedHeads resolved(const char* where, PrunedHeads pruned, int64_t layers,
                      const nn::MultiHeadAttentionOptions& options) {
-  if (std::ranges::all_of(pruned, &std::vector<int64_t>::empty)) return {};
+  if (std::all_of(pruned.begin(), pruned.end(), std::mem_fn(&std::vector<int64_t>::empty))) return {};
   MH_CHECK(std::ssize(pruned) <= layers, ValueError, where, ": names ", pruned.size(),
            " layers, the model has ", layers);
   pruned.resize(static_cast<size_t>(layers));
   for (int64_t i = 0; i < layers; ++i) {
     std::vector<int64_t>& heads = pruned[static_cast<size_t>(i)];
-    std::ranges::sort(heads);
+    std::sort(heads.begin(), heads.end());
     heads.erase(std::unique(heads.begin(), heads.end()), heads.end());
     try {
       kept_heads(options, pruned, i);

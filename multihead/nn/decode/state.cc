@@ -92,8 +92,8 @@ void for_each_tensor(KvCache& cache, const KvCache& other, F&& f) {
 }
 
 bool carries(const std::vector<KvCache>& layers) {
-  return std::ranges::any_of(layers, [](const KvCache& cache) {
-    return std::ranges::any_of(cache.own, [](const OwnCache& kept) { return !kept.grows; });
+  return std::any_of(layers.begin(), layers.end(), [](const KvCache& cache) {
+    return std::any_of(cache.own.begin(), cache.own.end(), [](const OwnCache& kept) { return !kept.grows; });
   });
 }
 
@@ -283,8 +283,8 @@ size_t DecodeState::bytes() const {
 }
 
 bool DecodeStateOptions::carries() const {
-  return std::ranges::any_of(own, [](const std::vector<OwnCacheSpec>& layer) {
-    return std::ranges::any_of(layer, [](const OwnCacheSpec& spec) { return spec.rows > 0; });
+  return std::any_of(own.begin(), own.end(), [](const std::vector<OwnCacheSpec>& layer) {
+    return std::any_of(layer.begin(), layer.end(), [](const OwnCacheSpec& spec) { return spec.rows > 0; });
   });
 }
 

@@ -16,7 +16,7 @@ namespace {
 using namespace detail;  // NOLINT(google-build-using-namespace): the op's own internals
 using distributed::Group;
 
-constexpr const char* kWho = "ring_attention";
+constexpr const char* kRing = "ring_attention";
 
 // One call's arguments, and the state its random numbers started in.
 struct Arguments {
@@ -33,10 +33,10 @@ Tensor heads_first(const Tensor& x, Layout layout) {
 }
 
 void check_shards(const Group& group, const SequenceShards& shards, const AttentionSizes& sizes) {
-  MH_CHECK(shards.ranks() == group.size(), ValueError, kWho, ": shards are for ", shards.ranks(),
+  MH_CHECK(shards.ranks() == group.size(), ValueError, kRing, ": shards are for ", shards.ranks(),
            " ranks, the group has ", group.size());
   const int64_t rows = shards.rows(group.rank());
-  MH_CHECK(sizes.queries == rows && sizes.keys == rows, ShapeError, kWho, ": rank ", group.rank(), " has ",
+  MH_CHECK(sizes.queries == rows && sizes.keys == rows, ShapeError, kRing, ": rank ", group.rank(), " has ",
            rows, " of ", shards.length(), " rows, got ", sizes.queries, " queries and ", sizes.keys, " keys");
 }
 
@@ -98,7 +98,7 @@ RingCall bind_ring(const Arguments& a, AttentionSizes sizes, const Tensor& query
   sizes.queries = sizes.keys = a.shards.length();
   const Layout layout = a.options.layout;
   RingCall ring{a.group, a.shards,
-                bind_call(kWho, sizes, kBhtd,
+                bind_call(kRing, sizes, kBhtd,
                           {in_kernel(query, layout), in_kernel(key, layout), in_kernel(value, layout)},
                           a.options, a.score_mod)};
   const Tensor& q = ring.call.query;
@@ -140,7 +140,7 @@ Tensor attention_passing(const Arguments& a, const AttentionSizes& sizes, const 
 Tensor ring_attention(Group& group, const SequenceShards& shards, const Tensor& queries, const Tensor& keys,
                       const Tensor& values, const AttentionOptions& options, const ScoreMod& score_mod) {
   const Tensor query = for_product(queries), key = for_product(keys), value = for_product(values);
-  const AttentionSizes sizes = check_attention(kWho, query, key, value, options.layout);
+  const AttentionSizes sizes = check_attention(kRing, query, key, value, options.layout);
   check_shards(group, shards, sizes);
   if (group.size() == 1) return attention(query, key, value, options, score_mod);
   Arguments a{&group, shards, options, score_mod, {}};

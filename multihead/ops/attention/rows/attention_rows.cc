@@ -33,7 +33,7 @@ constexpr double kNoScore = std::numeric_limits<double>::infinity();
 constexpr int64_t kPieceNumbers = 1 << 18;  // scores of a piece, if rows are short enough
 
 // Rows [first, end), which see keys of [first_key, end_key) alone.
-struct Piece {
+struct RowsPiece {
   int64_t first = 0, end = 0, first_key = 0, end_key = 0;
   int64_t rows() const { return end - first; }
   int64_t keys() const { return end_key - first_key; }
@@ -42,23 +42,23 @@ struct Piece {
 struct RowsCall {
   std::shared_ptr<const BoundAttention> bound;
   RowWeights weights;
-  std::vector<Piece> pieces;
+  std::vector<RowsPiece> pieces;
   int64_t padded_keys = 0;
 
   const AttentionSizes& sizes() const { return bound->sizes(); }
 };
 
-std::vector<Piece> pieces_of(const BoundAttention& bound) {
+std::vector<RowsPiece> pieces_of(const BoundAttention& bound) {
   constexpr int64_t kBlock = kernels::attention_key_block;
   const AttentionSizes& s = bound.sizes();
-  std::vector<Piece> pieces;
+  std::vector<RowsPiece> pieces;
   for (int64_t i = 0; i < s.queries; ++i) {
     const kernels::AttentionReach reach = kernels::attention_reach(bound.problem(), i, i + 1);
     if (reach.begin >= reach.end) continue;
     const int64_t first = reach.begin / kBlock * kBlock, end = (reach.end + kBlock - 1) / kBlock * kBlock;
     const int64_t most = std::clamp(kPieceNumbers / std::max<int64_t>(1, s.batch * s.heads * (end - first)),
                                     kLeastRows, kMostRows);
-    Piece* last = pieces.empty() ? nullptr : &pieces.back();
+    RowsPiece* last = pieces.empty() ? nullptr : &pieces.back();
     if (last && last->end == i && last->first_key == first && last->end_key == end && last->rows() < most) {
       last->end = i + 1;
     } else {
@@ -81,7 +81,7 @@ kernels::AttentionProblem sample_alone(const kernels::AttentionProblem& p, int64
 }
 
 // bool [B, H, rows, keys]. Samples, or heads, with the same masks have copies of the first one's.
-Tensor seen_keys_of(const RowsCall& call, const Piece& piece) {
+Tensor seen_keys_of(const RowsCall& call, const RowsPiece& piece) {
   const kernels::AttentionProblem& p = call.bound->problem();
   const bool flags = p.keep != nullptr || p.mask_function;
   const bool alike = !p.diagonals && !p.key_lengths && !p.query_lengths && p.interval_stride == 0;
@@ -144,7 +144,7 @@ Tensor rows_in_groups(const Tensor& x, const AttentionSizes& s) {
 }
 
 // The output of a piece from its rows of queries and its keys and values.
-Tensor piece_output(const RowsCall& call, const Piece& piece, const Tensor& query, const Tensor& key,
+Tensor piece_output(const RowsCall& call, const RowsPiece& piece, const Tensor& query, const Tensor& key,
                     const Tensor& value, const std::vector<Tensor>& inputs) {
   const AttentionSizes& s = call.sizes();
   const Shape shape = {s.batch, s.heads, piece.rows(), piece.keys()};
@@ -192,7 +192,7 @@ Tensor rows_forward(const RowsCall& call, const std::vector<Tensor>& in, bool re
   const AttentionSizes& s = call.sizes();
   const std::vector<Tensor> inputs(in.begin() + 3, in.end());
   const Tensor out = Tensor::zeros({s.batch, s.heads, s.queries, s.value_dim}, in[0].dtype());
-  for (const Piece& piece : call.pieces) {
+  for (const RowsPiece& piece : call.pieces) {
     // A tape sees what `weights` reads besides its inputs: the gradient of that would be lost.
     std::optional<Tape> tape;
     if (recorded && &piece == call.pieces.data()) tape.emplace();
@@ -212,7 +212,7 @@ Gradients rows_backward(const RowsCall& call, const Tensor& d_out, const std::ve
   for (size_t i = 0; i < in.size(); ++i) {
     if (wanted[i]) all[i] = Tensor::zeros(in[i].shape(), gradient_dtype(in[i].dtype()));
   }
-  for (const Piece& piece : call.pieces) {
+  for (const RowsPiece& piece : call.pieces) {
     const auto part = [&](size_t i) {
       if (i == 0) return slice(in[0], 2, piece.first, piece.end);
       return i < 3 ? slice(in[i], 2, piece.first_key, piece.end_key) : in[i];
@@ -253,7 +253,7 @@ Tensor attention_rows(const Tensor& query, const Tensor& key, const Tensor& valu
   bound.mask = options.mask, bound.scale = options.scale;
   RowsCall call{std::make_shared<BoundAttention>(kRowsWho, sizes, bound, ScoreMod(), dtype), weights, {}, 0};
   if (sizes.batch > 0 && sizes.heads > 0) call.pieces = pieces_of(*call.bound);
-  for (const Piece& piece : call.pieces) call.padded_keys = std::max(call.padded_keys, piece.end_key);
+  for (const RowsPiece& piece : call.pieces) call.padded_keys = std::max(call.padded_keys, piece.end_key);
   const auto padded = [&](const Tensor& x) {
     return pad(cast(x, dtype), 2, 0, std::max<int64_t>(0, call.padded_keys - x.size(2)));
   };
