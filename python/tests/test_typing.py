@@ -13,7 +13,7 @@ import multihead as mh
 from test_documents import BLOCK_NEEDS, READER, ROOT, blocks, pages
 
 PACKAGE = pathlib.Path(mh.__file__).parent
-FOREIGN = ["torch", "transformers", "sentence_transformers", "langchain_core", "llama_index", "onnx", "matplotlib", "openai", "sklearn", "dask", "pandas", "ray"]
+FOREIGN = ["torch", "transformers", "sentence_transformers", "langchain_core", "llama_index", "onnx", "matplotlib", "openai", "sklearn", "dask", "distributed", "pandas", "ray"]
 CONFIG = f"""[mypy]
 strict = True
 disallow_subclassing_any = False
