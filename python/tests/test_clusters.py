@@ -19,14 +19,6 @@ def embed(part, encoder):
     return part.assign(vector=list(encoder.encode(part["text"].tolist())))
 
 
-class Embed:
-    def __init__(self, encoder):
-        self.encoder = encoder
-
-    def __call__(self, batch):
-        return {**batch, "vector": self.encoder.encode(batch["text"].tolist())}
-
-
 def test_dask(encoder):
     dd = pytest.importorskip("dask.dataframe")
     pd, distributed = pytest.importorskip("pandas"), pytest.importorskip("distributed")
@@ -42,6 +34,14 @@ def test_dask(encoder):
 def test_ray(encoder, tmp_path):
     ray = pytest.importorskip("ray")
     pytest.importorskip("ray.data")
+
+    class Embed:  # here, and so pickled by value: the workers need not find this file
+        def __init__(self, encoder):
+            self.encoder = encoder
+
+        def __call__(self, batch):
+            return {**batch, "vector": self.encoder.encode(batch["text"].tolist())}
+
     ray.init(num_cpus=3, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         rows = ray.data.from_items([{"text": text} for text in TEXTS])
