@@ -80,7 +80,8 @@ float VectorIndex::score(const float* query, int64_t row) const {
   const int8_t* codes = packed.weights + (first * groups_of(dim_) + own - first) * kGroup;
   float sum = 0;
   for (int64_t i = 0; i < dim_; ++i) {
-    sum += query[i] * static_cast<float>(codes[i / kGroup * width * kGroup + i % kGroup]);
+    const int8_t code = codes[i / kGroup * width * kGroup + i % kGroup];
+    sum += query[i] * static_cast<float>(code);
   }
   return sum * packed.scales[own];
 }

@@ -91,7 +91,7 @@ TEST(RotaryTest, HalvesHaveTheBitsOfPlainLoops) {
   for (const int64_t pairs : {1, 5, 16, 23, 48}) {
     const int64_t tokens = 3, heads = 4, rotated = 3, width = 2 * pairs + 2;
     Tensor x = Tensor::empty({1, tokens, heads, width});
-    fill_normal(x, 0, 1, RandomStream(1));
+    fill_normal(x, 0, 1, RandomStream{1});
     const RotaryTable table = rotary_table(tokens, {7}, rotary_frequencies(2 * pairs));
     std::vector<float> expected = x.to_vector<float>();
     const std::vector<float> cos = table.cos.to_vector<float>(), sin = table.sin.to_vector<float>();

@@ -200,7 +200,8 @@ void Json::reserve(size_t capacity) {
   auto* head = payload<Head*>();
   if (capacity == (head == nullptr ? 0 : head->capacity)) return;
   head = is_array() ? with_capacity<Json>(head, capacity) : with_capacity<JsonMember>(head, capacity);
-  std::memcpy(bytes_ + 8, &head, sizeof head);
+  const auto address = reinterpret_cast<intptr_t>(head);
+  std::memcpy(bytes_ + 8, &address, sizeof address);
 }
 
 Json* Json::append(Json&& value) {

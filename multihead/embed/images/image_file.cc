@@ -112,8 +112,8 @@ std::vector<Taps> taps_of(int64_t from, int64_t to, int64_t resample) {
   std::vector<Taps> all;
   for (int64_t i = 0; i < to; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * ratio;
-    const auto first = std::max<int64_t>(0, static_cast<int64_t>(centre - reach + 0.5)),
-               end = std::min(from, static_cast<int64_t>(centre + reach + 0.5));
+    const auto first = std::max<int64_t>(0, static_cast<int64_t>(std::floor(centre - reach + 0.5))),
+               end = std::min(from, static_cast<int64_t>(std::floor(centre + reach + 0.5)));
     std::vector<double> weights;
     double total = 0;
     for (int64_t at = first; at < end; ++at) {
