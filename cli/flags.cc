@@ -104,11 +104,11 @@ void Flags::repeated(const char* name, const char* value, std::vector<std::strin
        }});
 }
 
-void Flags::setting(const train::Field& field) {
+void Flags::setting(const train::Field& field, bool needs_init) {
   Flag flag{.name = field.name, .value = "N", .help = field.help, .initial = {}, .set = {}};
-  const Json value = train::to_json(field);
-  if (field.least != -1 || value.as_int() >= 0)
-    flag.initial = value.is_string() ? value.as_string() : value.dump();
+  if (field.least != -1 || train::to_json(field).as_int() >= 0) flag.initial = train::text_of(field);
+  if (!field.with_init.empty() && field.with_init != flag.initial)
+    flag.initial = needs_init ? field.with_init : concat(flag.initial, "; with --init ", field.with_init);
   if (std::holds_alternative<double*>(field.value)) flag.value = "X";
   if (std::holds_alternative<bool*>(field.value)) flag.value = "true|false";
   if (std::holds_alternative<std::string*>(field.value)) flag.value = "TEXT";

@@ -144,7 +144,8 @@ void Given::set_flags() const {
     const std::string name = (list_[i].positional ? "" : "--") + list_[i].name;
     if (list_[i].required && values_[i].empty()) refuse(name + " is required");
     if (!list_[i].many && !list_[i].repeats && values_[i].size() > 1)
-      refuse(concat(name, " is given ", values_[i].size(), " times"));
+      refuse(concat(name, " is given ", values_[i].size(), " times",
+                    list_[i].positional ? "" : ": only values of a file (--config) can be overridden"));
     for (const std::string& value : values_[i]) list_[i].set(value);
   }
 }

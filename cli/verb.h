@@ -84,8 +84,8 @@ class Flags {
   void texts(const char* name, const char* value, std::vector<std::string>& target, const char* help);
   /// A text each time that it is given.
   void repeated(const char* name, const char* value, std::vector<std::string>& target, const char* help);
-  /// A setting of training; its default depends on the preset.
-  void setting(const train::Field& field);
+  /// A setting of training; its default depends on the preset. `needs_init`: of a kind that only fine-tunes.
+  void setting(const train::Field& field, bool needs_init);
   Flag& add(Flag flag) { return list_.emplace_back(std::move(flag)); }
   const std::vector<Flag>& list() const { return list_; }
 

@@ -49,7 +49,7 @@ class TrainVerb : public Verb {
     given_.declare(flags, [this](Flags& own) {
       for (const train::Field& field : run_->settings()) {
         if (field.name != "attention")
-          own.setting(field);  // which only a program that registers one can name
+          own.setting(field, kind_.presets.empty());  // which only a program that registers one can name
       }
     });
   }

@@ -1,7 +1,9 @@
 #include "multihead/train/fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "multihead/core/error.h"
 
@@ -55,6 +57,15 @@ std::string current_name(std::string_view name) {
     if (name == before) return std::string(now);
   }
   return std::string(name);
+}
+
+void note_with_init(std::vector<Field>& list, std::string_view name, std::string words) {
+  std::ranges::find(list, name, &Field::name)->with_init = std::move(words);
+}
+
+std::string text_of(const Field& field) {
+  const Json value = to_json(field);
+  return value.is_string() ? value.as_string() : value.dump();
 }
 
 int64_t parse_integer(std::string_view what, std::string_view text) {

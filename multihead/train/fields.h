@@ -31,6 +31,8 @@ struct Field {
   int64_t least = std::numeric_limits<int64_t>::min();  ///< of an integer; see check_least()
   /// A resumed run may change it: it affects what is reported and kept, not training.
   bool free_on_resume = false;
+  /// The default with --init, in words, if it is another than the value: "the model's".
+  std::string with_init = {};
 };
 
 /// A field for an enum with words.
@@ -56,6 +58,7 @@ std::vector<Field> model_fields(Config& config) {
     };
     std::visit([&](auto member) { add(config.*member); }, field.member);
   }
+  for (Field& field : list) field.with_init = "the model's";
   return list;
 }
 
@@ -67,6 +70,11 @@ void add_model_fields(std::vector<Field>& list, Config& config, std::string_view
               std::ranges::find(all, std::string_view("positions"), &Field::name));
   list.insert(list.end(), all.begin(), all.end());
 }
+
+/// Sets Field::with_init of the field of this name.
+void note_with_init(std::vector<Field>& list, std::string_view name, std::string words);
+/// The value in words.
+std::string text_of(const Field& field);
 
 /// The name that a setting of an earlier version has now; most have kept theirs. With - or _ between words.
 std::string current_name(std::string_view name);

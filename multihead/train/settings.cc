@@ -35,7 +35,9 @@ void check_optimizers(TrainingSettings s) {
 
 }  // namespace
 
-void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
+namespace {
+
+void add_plain_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"steps", "optimiser steps (0: by --epochs)", &s.steps, 0});
   list.push_back({"epochs",
                   "passes through the data, in place of --steps (0, without steps: 3, of few texts up to 20)",
@@ -71,6 +73,21 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"lora-targets",
                   "LoRA: layers to adapt, by their names in the folder, such as q_proj,v_proj",
                   &s.lora.targets});
+}
+
+}  // namespace
+
+void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
+  std::vector<Field> own, tuning;
+  TrainingSettings tuned;
+  set_fine_tuning(tuned);
+  add_plain_training_fields(own, s);
+  add_plain_training_fields(tuning, tuned);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const bool is_fixed = tuning[i].least != -1 || to_json(tuning[i]).as_int() >= 0;
+    if (is_fixed) own[i].with_init = text_of(tuning[i]);
+  }
+  list.insert(list.end(), own.begin(), own.end());
 }
 
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
@@ -178,6 +195,8 @@ std::vector<Field> fields(LanguageModelSettings& s) {
   list.push_back({"validation-blocks", "hold out the end of each of this many equal blocks of the text",
                   &s.validation_blocks, 1});
   list.push_back({"batch", "sequences per micro-batch", &s.batch, 1});
+  note_with_init(list, "batch", std::to_string(kTunedBatch));
+  note_with_init(list, "context", concat(2 * kReadTokens, ", or the model's if that is less"));
   list.push_back({"context-shards", "split each sequence into this many parts, divided among ranks (1: off)",
                   &s.context_shards, 1});
   list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});

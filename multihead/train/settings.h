@@ -112,6 +112,7 @@ void choose_rate(TrainingSettings& settings, int64_t embed_dim, double base);
 /// Tokens of a text that fine-tuning reads by default, of a training sequence twice as many: more are slow,
 /// and most texts are shorter.
 inline constexpr int64_t kReadTokens = 256;
+inline constexpr int64_t kTunedBatch = 4;  ///< of a language model that is fine-tuned
 inline constexpr double kWarmupShare = 0.1;
 inline constexpr int64_t kEvaluations = 12;
 

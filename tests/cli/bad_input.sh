@@ -23,7 +23,7 @@ printf 'long enough to hold a context or two, or even three.' >other.txt
 # Flags and settings.
 expect 2 'unknown flag "--colour"' "${fresh[@]}" --data text.txt --colour red
 expect 2 '--lr needs a value, X' "${fresh[@]}" --data text.txt --lr
-expect 2 '--seed is given 2 times' "${fresh[@]}" --data text.txt --seed 1 --seed 2
+expect 2 '--seed is given 2 times: only values of a file \(--config\) can be overridden' "${fresh[@]}" --data text.txt --seed 1 --seed 2
 expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
 huge=(--layers 4000 --width 8192 --heads 8)
 takes='a model of [0-9]{13} weights, with gradients and optimizer needs .*TB, but only .* are available; choose'
@@ -138,6 +138,10 @@ expect 0 'model in saving' "${train[@]}" --out saving --data text.txt --resume
 expect 0 'the' "$multihead" generate saving --prompt the --max-new-tokens 2
 rm saving/train_config.json saving/config.json
 expect 3 'saving" has no config.json: saving it was interrupted; save it again' "$multihead" info saving
+
+mkdir words && cp run/tokenizer.json words/
+expect 3 '"words" has no config.json: it is not a model.s' "${train[@]}" --out run2 --data text.txt --init words
+expect 3 '"words" has no config.json: it is not a model.s' "$multihead" info words
 
 # Two runs in one folder.
 "$multihead" train lm --data text.txt --out busy --context 16 --quiet --eval-every 0 >/dev/null 2>&1 &

@@ -39,6 +39,11 @@ expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out clas
 expect 0 'accuracy 0\.[0-9]+|accuracy 1\.0' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true "${fast[@]}"
 expect 0 '42 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true --overwrite "${fast[@]}"
 
+# --help shows what --init changes.
+expect 0 '--dropout X .*\[the model.s\]' "$multihead" train classifier --help
+expect 0 '--max-length N .*\[256, or the model.s limit if that is less\]' "$multihead" train classifier --help
+expect 0 '--batch N .*\[24; with --init 4\]' "$multihead" train lm --help
+
 # Tables in other formats; the label column is no text.
 { echo 'label,text' && awk -F'\t' '{ printf "%s,\"%s\"\n", $2, $1 }' labels.tsv; } >labels.csv
 awk -F'\t' '{ printf "{\"text\":\"%s\",\"label\":\"%s\"}\n", $1, $2 }' labels.tsv >labels.jsonl

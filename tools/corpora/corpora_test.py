@@ -21,6 +21,7 @@ import austen
 import bible
 import bible_parallel
 import common
+import gettext_catalogues
 import libreoffice_help
 import rdata
 import sword
@@ -182,6 +183,24 @@ class HelpTest(unittest.TestCase):
             page.parent.mkdir(parents=True)
             page.write_text('<p id="par_id1">é</p>', encoding="utf-8")
             self.assertEqual(libreoffice_help.read_help(Path(folder)), {"text/deep/p.html": {"par_id1": "é"}})
+
+
+class CatalogueTest(unittest.TestCase):
+    def test_singular_strings_without_contexts(self):
+        texts = [(b"", b"Language: de"), (b"menu\x04_Open", "Ö_ffnen".encode()), (b"%d file\0%d files", b"%d Datei\0%d Dateien")]
+        for order in "<>":
+            tables, strings = [], b""
+            for side in zip(*texts):
+                for text in side:
+                    tables.append((len(text), 28 + 16 * len(texts) + len(strings)))
+                    strings += text + b"\0"
+            head = struct.pack(f"{order}7I", 0x950412DE, 0, len(texts), 28, 28 + 8 * len(texts), 0, 0)
+            data = head + b"".join(struct.pack(f"{order}2I", *place) for place in tables) + strings
+            pairs = gettext_catalogues.catalogue(data)
+            self.assertEqual(pairs, [("_Open", "Ö_ffnen"), ("%d file", "%d Datei")])
+
+    def test_marks_of_access_keys_go(self):
+        self.assertEqual(list(map(gettext_catalogues.cleaned, ["E_xit", "a\n b", "MERGE_HEAD_X"])), ["Exit", "a b", "MERGE_HEAD_X"])
 
 
 class SplitTest(unittest.TestCase):

@@ -101,14 +101,15 @@ Config from_json(io::ConfigReader& reader, const std::string& where, const Famil
   }
 }
 
-// An adapter's folder may leave it to its model's.
+// Of a folder that is whole; an adapter's may leave it to its model's.
 std::string config_path(const std::string& folder) {
-  const auto in = [](const std::string& where) {
-    return (std::filesystem::path(where) / "config.json").string();
-  };
+  namespace fs = std::filesystem;
+  io::check_complete(folder, "config.json");
   std::error_code ignored;
-  const bool is_elsewhere = !std::filesystem::exists(in(folder), ignored) && is_adapter_folder(folder);
-  return in(is_elsewhere ? base_of_adapter(folder) : folder);
+  fs::path at = fs::path(folder) / "config.json";
+  if (!fs::exists(at, ignored) && is_adapter_folder(folder)) at = base_of_adapter(folder) + "/config.json";
+  MH_CHECK(fs::exists(at, ignored), IoError, quote(folder, 400), " has no config.json: it is not a model's");
+  return at.string();
 }
 
 // Models without their output layer are kept without the prefix.
@@ -211,7 +212,6 @@ void fill(Model& model, const io::SafetensorsFile& file, bool fresh) {
 template <class Model, class Config>
 Model load(const std::string& folder, Config (*read)(const Json&, const std::string&), const char* loader,
            std::optional<nn::WeightDtype> packed_as = {}) {
-  io::check_complete(folder, "config.json");
   const std::string path = config_path(folder);
   Config config = read(io::load_json(path), path);
   const io::SafetensorsFile file = open_weights(folder, loader);
@@ -301,7 +301,6 @@ struct FolderKinds {
 
 FolderKinds kinds_of(const std::string& folder) {
   if (is_gguf(folder)) return {.encoder = detail::is_gguf_encoder(folder)};
-  io::check_complete(folder, "config.json");
   const std::string path = config_path(folder);
   const Json json = io::load_json(path);
   const Json* type = json.is_object() ? json.find("model_type") : nullptr;

@@ -25,6 +25,7 @@ void add_encoder_fields(std::vector<Field>& list, EncoderSettings& s) {
   list.push_back({"batch", "texts or pairs per micro-batch", &s.batch, 1});
   list.push_back(
       {"max-length", "truncate texts to this many tokens (0: the model's limit)", &s.max_length, 0});
+  note_with_init(list, "max-length", concat(kReadTokens, ", or the model's limit if that is less"));
   add_named(list, s.model, {"dropout", "attention-dropout"});
 }
 

@@ -363,7 +363,7 @@ void start_from(LanguageModelSettings& settings, const std::string& init) {
   set_fine_tuning(settings);
   settings.positions = settings.model.context;
   settings.model.context = std::min(settings.positions, 2 * kReadTokens);
-  settings.batch = 4;
+  settings.batch = kTunedBatch;
 }
 
 LanguageModelSummary train_language_model(const LanguageModelRun& run) {
