@@ -35,7 +35,6 @@ class Row(NamedTuple):
 ROWS = {
     "classifier": Row("classifier", "sections/train.tsv", "--init {minilm} --max-length 64 --batch 32", 32, 20),
     "embedder": Row("embedder", "pairs/train.tsv", "--init {minilm} --max-length 64 --batch 32 --chunk 64", 32, 16),
-    "reranker": Row("reranker", "ranking/train.tsv", "--init {minilm} --max-length 64 --batch 32", 32, 20),
     "tagger": Row("tagger", "tags.jsonl", "--init {minilm} --max-length 64 --batch 16", 16, 40),
     "images": Row("images", "digits/train", "--batch 32", 32, 300),
     "translator": Row("seq2seq", "gettext-en-de.train.tsv", "--preset tiny --batch-tokens 2048", 0, 60),
@@ -64,14 +63,11 @@ def padded(rows, value):
     return ids
 
 
-def encoded(rows, pad):
+def encoded(rows):
+    """The folders' padding is token 0."""
     import torch
 
-    return {"input_ids": padded(rows, pad), "attention_mask": padded([[1] * len(row) for row in rows], 0).to(torch.long)}
-
-
-def columns(path):
-    return [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    return {"input_ids": padded(rows, 0), "attention_mask": padded([[1] * len(row) for row in rows], 0).to(torch.long)}
 
 
 def drawn(items, row):
@@ -81,33 +77,24 @@ def drawn(items, row):
 
 
 def heads(options, row, run):
-    """Classifiers, rerankers and taggers: the model and its batches, as arguments of it."""
+    """Classifiers and taggers: the model and its batches, as arguments of it."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
-    tokenizer, data = AutoTokenizer.from_pretrained(run), options.data / row.data
+    tokenizer, lines = AutoTokenizer.from_pretrained(run), (options.data / row.data).read_text("utf-8").splitlines()
     cut = {"truncation": True, "max_length": 64}
     if row.kind == "tagger":
         model = AutoModelForTokenClassification.from_pretrained(run)
-        rows = [tokenizer(json.loads(line)["text"], **cut)["input_ids"] for line in data.read_text("utf-8").splitlines()]
-        batches = [encoded(batch, tokenizer.pad_token_id) for batch in drawn(rows, row)]
-        return model, [one | {"labels": one["attention_mask"] - 1} for one in batches], lambda m, one: m(**one).loss
+        batches = [encoded(batch) for batch in drawn([tokenizer(json.loads(line)["text"], **cut)["input_ids"] for line in lines], row)]
+        # Every word is O, padding is none: what labels say costs nothing.
+        return model, [one | {"labels": (one["attention_mask"] - 1) * 100} for one in batches], lambda m, one: m(**one).loss
     model = AutoModelForSequenceClassification.from_pretrained(run)
+    rows = [(tokenizer(text, **cut)["input_ids"], model.config.label2id[label]) for text, label in (line.split("\t") for line in lines)]
     batches = []
-    for batch in drawn(columns(data), row):
-        texts = [tokenizer(*texts, **cut)["input_ids"] for *texts, _ in batch]
-        labels = torch.tensor([model.config.label2id.get(label, 0) for *_, label in batch])
-        if model.config.num_labels == 1:
-            labels = torch.ones(len(batch), 1)
-        batches.append(encoded(texts, tokenizer.pad_token_id) | {"labels": labels})
-
-    def loss(model, one):
-        logits = model(input_ids=one["input_ids"], attention_mask=one["attention_mask"]).logits
-        if model.config.num_labels == 1:
-            return torch.nn.functional.binary_cross_entropy_with_logits(logits, one["labels"])
-        return torch.nn.functional.cross_entropy(logits, one["labels"])
-
-    return model, batches, loss
+    for batch in drawn(rows, row):
+        ids, labels = zip(*batch)
+        batches.append(encoded(ids) | {"labels": torch.tensor(labels)})
+    return model, batches, lambda m, one: m(**one).loss
 
 
 def embedder(options, row, run):
@@ -118,9 +105,10 @@ def embedder(options, row, run):
     model.max_seq_length = 64
     tokenizer = model.tokenizer
     batches = []
-    for batch in drawn(columns(options.data / row.data), row):
+    pairs = [line.split("\t") for line in (options.data / row.data).read_text("utf-8").splitlines()]
+    for batch in drawn(pairs, row):
         sides = [[tokenizer(text, truncation=True, max_length=64)["input_ids"] for text in side] for side in zip(*batch)]
-        batches.append([encoded(side, tokenizer.pad_token_id) for side in sides])
+        batches.append([encoded(side) for side in sides])
     return MultipleNegativesRankingLoss(model), batches, lambda m, one: m([dict(side) for side in one], None)
 
 
@@ -164,7 +152,7 @@ def chat(options, row, run):
             asked = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=True)["input_ids"]
             rows.append(whole)
             labels.append([-100] * len(asked) + whole[len(asked) :])
-        batches.append(encoded(rows, 0) | {"labels": padded(labels, -100)})
+        batches.append(encoded(rows) | {"labels": padded(labels, -100)})
     return model, batches, lambda m, one: m(**one).loss
 
 
@@ -202,7 +190,7 @@ def compare(options, name):
         for number in range(options.rounds):
             seconds["ours"].append(ours(options, row, f"{folder}/run{number}", row.steps + 1) - start)
             command = [sys.executable, __file__, *sys.argv[1:], "--child", name, first]
-            seconds["theirs"].append(json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL)))
+            seconds["theirs"].append(json.loads(subprocess.check_output(command).splitlines()[-1]))
     each = {key: statistics.median(values) / row.steps for key, values in seconds.items()}
     load = pathlib.Path("/proc/loadavg").read_text().split()[0]
     print(f"| {name} | {each['ours'] * 1e3:.1f} | {each['theirs'] * 1e3:.1f} | {each['ours'] / each['theirs']:.2f} | {load} |", flush=True)
