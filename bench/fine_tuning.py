@@ -6,7 +6,7 @@
     python bench/fine_tuning.py data --minilm MINILM --smollm2 SMOLLM2 [--rows classifier chat] [--rounds 2]
 
 The models are folders (SmolLM2's of `multihead convert`). Every measurement is a process of its own; the two take turns,
-medians are printed. Ours is the processor time of a run less that of a run of one step, so with the choice of batches and
+medians are printed (the table of docs/fine-tuning.md: --rounds 1). Ours is the processor time of a run less that of a run of one step, so with the choice of batches and
 their padding; theirs is that of forward, backward, clipping and AdamW alone, on batches that were padded before, from the
 model that our run of one step saved. Needs torch, transformers, sentence-transformers, peft.
 """
