@@ -7,7 +7,9 @@ namespace {
 constexpr int kBroadcastTag = 32000, kGatherTag = 32001, kBarrierTag = 32002;
 
 std::span<std::byte> bytes_of(int64_t& number) { return std::as_writable_bytes(std::span(&number, 1)); }
-std::span<std::byte> bytes_of(std::string& text) { return std::as_writable_bytes(std::span(text)); }
+std::span<std::byte> bytes_of(std::string& text) {
+  return std::as_writable_bytes(std::span(text.data(), text.size()));
+}
 
 class Single final : public Group {
  public:
@@ -68,7 +70,7 @@ std::vector<std::string> Group::gather(int root, std::string_view text) {
   if (rank_ != root) {
     auto length = static_cast<int64_t>(text.size());
     send(root, bytes_of(length), kGatherTag);
-    send(root, std::as_bytes(std::span(text)), kGatherTag);
+    send(root, std::as_bytes(std::span(text.data(), text.size())), kGatherTag);
     return {};
   }
   std::vector<std::string> texts(static_cast<size_t>(size_));

@@ -51,7 +51,7 @@ struct Reader {
 Draft prompt_lookup(int64_t longest) {
   MH_CHECK(longest >= 1, ValueError, "prompt_lookup: longest must be at least 1, got ", longest);
   return [longest](std::span<const int32_t> text, int64_t most) -> std::vector<int32_t> {
-    for (int64_t n = std::min(longest, std::ssize(text) - 1); n > 0; --n) {
+    for (int64_t n = std::min<int64_t>(longest, std::ssize(text) - 1); n > 0; --n) {
       const auto pattern = text.last(static_cast<size_t>(n));
       const auto end = text.end() - 1;  // the pattern itself is not meant
       const auto found = std::find_end(text.begin(), end, pattern.begin(), pattern.end());

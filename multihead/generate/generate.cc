@@ -34,7 +34,7 @@ std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
                                            const GenerateOptions& options, GeneratorOptions own) {
   if (prompts.empty()) return {};
   int64_t longest = 1;
-  for (const auto& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
+  for (const auto& prompt : prompts) longest = std::max<int64_t>(longest, std::ssize(prompt));
   own.max_batch = std::ssize(prompts);
   own.capacity = longest + std::max<int64_t>(options.max_new_tokens, 0);
   own.cache_dtype = options.cache_dtype;

@@ -253,7 +253,7 @@ void Generator::draft() {
                                    options.max_new_tokens - std::ssize(sequence.fresh) - 1});
     if (!options.draft || most <= 0) continue;
     std::vector<int32_t> drafted = options.draft(sequence.text, most);
-    drafted.resize(static_cast<size_t>(std::min(most, std::ssize(drafted))));
+    drafted.resize(static_cast<size_t>(std::min<int64_t>(most, std::ssize(drafted))));
     const auto wrong = std::find_if(drafted.begin(), drafted.end(), [&](int32_t token) {
       return token < 0 || token >= model_.config().vocab_size;
     });

@@ -98,7 +98,7 @@ int64_t PrefixFolder::recall(const std::vector<int32_t>& prompt, int64_t least, 
   int64_t longest = least;
   try {
     for (const Entry& entry : entries(state)) {
-      const int64_t length = std::min(common_prefix(entry.tokens, prompt), std::ssize(prompt) - 1);
+      const int64_t length = std::min<int64_t>(common_prefix(entry.tokens, prompt), std::ssize(prompt) - 1);
       if (length > longest) std::tie(longest, best) = std::pair(length, entry.path);
     }
   } catch (const IoError& error) {

@@ -121,7 +121,7 @@ PackedState PackedSeq2Seq::start(std::span<const std::vector<int32_t>> sources) 
       "PackedSeq2Seq: named points do not reach packed weights, which beam search uses; look at Seq2Seq");
   size_t longest = 1;
   for (const auto& source : sources) longest = std::max(longest, source.size());
-  const auto length = static_cast<int64_t>(longest), count = std::ssize(sources);
+  const int64_t length = static_cast<int64_t>(longest), count = std::ssize(sources);
   TokenBatch batch{Tensor::full({count, length}, static_cast<double>(config().pad_id), Dtype::i32), {}};
   for (int64_t b = 0; b < count; ++b) {
     const std::vector<int32_t>& source = sources[static_cast<size_t>(b)];

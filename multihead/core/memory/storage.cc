@@ -31,7 +31,7 @@ detail::SpoiledMemory::SpoiledMemory() { ++spoiled; }
 detail::SpoiledMemory::~SpoiledMemory() { --spoiled; }
 
 Storage::Storage(size_t bytes) : bytes_(bytes) {
-  MH_CHECK(bytes < (size_t{1} << 48), ValueError, "tensor: ", bytes, " bytes are beyond the address space");
+  MH_CHECK(bytes < (uint64_t{1} << 48), ValueError, "tensor: ", bytes, " bytes are beyond the address space");
   block_ = cache().take(bytes);
   data_ = block_->data;
   if (spoiled.load(std::memory_order_relaxed) != 0) std::memset(data_, 0xFF, bytes);

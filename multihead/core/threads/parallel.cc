@@ -72,9 +72,13 @@ int default_threads() {
   if (const char* text = std::getenv(kVariable); text != nullptr && *text != '\0')
     return threads_from(kVariable);
   if (const int n = threads_from("OMP_NUM_THREADS")) return n;
+#ifdef __EMSCRIPTEN__
+  return 1;  // built without threads
+#else
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::clamp(CPU_COUNT(&set), 1, kMaxThreads);
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+#endif
 }
 
 // A region ends when every index has been run, not when every worker has come by: on a busy machine a worker

@@ -1,6 +1,7 @@
 // The system calls behind files.cc, in one table so that tests can make the n-th one fail.
 #pragma once
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -23,9 +24,15 @@ struct SystemCalls {
   int (*close)(int) = ::close;
   int (*rename)(const char*, const char*) = ::rename;
   int (*exchange)(const char*, const char*) = [](const char* a, const char* b) {
+#ifdef SYS_renameat2
     constexpr unsigned kExchange =
         2;  // Linux's RENAME_EXCHANGE: older musl has neither the name nor the function
     return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, kExchange));
+#else  // WebAssembly's
+    static_cast<void>(a), static_cast<void>(b);
+    errno = ENOSYS;
+    return -1;
+#endif
   };
   // Gives an open file without a name one. Through /proc, for by its descriptor alone only root may.
   int (*link)(int, const char*) = [](int descriptor, const char* path) {

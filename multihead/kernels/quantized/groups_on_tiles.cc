@@ -175,7 +175,7 @@ class GroupPanels {
     b.y_halves = format_.has_two_scales() ? w.halves : nullptr;
     b.short_minima = !format_.in_blocks;
     b.groups = count_;
-    b.fetch = fetch_, b.fetch_lines = std::min(fetch_lines_, (fetch_end_ - fetch_ + 63) / 64);
+    b.fetch = fetch_, b.fetch_lines = std::min<int64_t>(fetch_lines_, (fetch_end_ - fetch_ + 63) / 64);
     fetch_ += 64 * b.fetch_lines;
     const int64_t column = panel * kAmxLines, columns = std::min(kAmxLines, p_.out - column);
     const int64_t rows = std::min(kAmxLines, p_.rows - row);

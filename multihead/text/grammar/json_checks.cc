@@ -85,7 +85,7 @@ bool JsonCompiler::is_productive(const JsonVariant& own, const std::vector<uint8
     case JsonVariant::Kind::pattern:
       return !own.dfa.is_empty();
     case JsonVariant::Kind::array:
-      for (int64_t i = 0; i < std::min(own.least, std::ssize(own.prefix) + 1); ++i) {
+      for (int64_t i = 0; i < std::min<int64_t>(own.least, std::ssize(own.prefix) + 1); ++i) {
         if (!lives(own.item(i))) return false;
       }
       return own.having.empty() || own.can_find(0, lives);

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <deque>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,7 +20,9 @@ namespace multihead::text::grammar {
 struct JsonOverlap {
   std::string place;
   size_t a, b;
-  auto operator<=>(const JsonOverlap&) const = default;
+  bool operator<(const JsonOverlap& other) const {
+    return std::tie(place, a, b) < std::tie(other.place, other.a, other.b);
+  }
 };
 using JsonOverlaps = std::set<JsonOverlap>;
 

@@ -44,8 +44,9 @@ void JsonLanguage::array(const Move& move) const {
   }
   Frame after = move.with(kArrayAfter);
   // Beyond what is told apart, numbers of items are one.
-  const int64_t same =
-      own.most >= 0 ? own.most : std::max({own.least, std::ssize(own.prefix), std::ssize(own.having)});
+  const int64_t same = own.most >= 0
+                           ? own.most
+                           : std::max<int64_t>({own.least, std::ssize(own.prefix), std::ssize(own.having)});
   after.x = static_cast<int32_t>(std::min(count + 1, same));
   if (may_be_any) begin_value(move, own.item(count), after);
   if (!may_be_found) return;

@@ -71,7 +71,7 @@ struct JsonVariant {
     return index < std::ssize(prefix) ? prefix[static_cast<size_t>(index)] : items;
   }
   int32_t item_having(int64_t index) const {
-    return having[static_cast<size_t>(std::min(index, std::ssize(having) - 1))];
+    return having[static_cast<size_t>(std::min<int64_t>(index, std::ssize(having) - 1))];
   }
   /// Whether such an item can come at this place or behind it.
   template <class Lives>
