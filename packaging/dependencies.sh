@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What multihead needs, built from Debian's sources as static libraries into FOLDER/root. Without TARGET by this
 # machine's compiler; with TARGET (x86_64-linux-gnu.2.28, aarch64-linux-musl, ...) by Zig's Clang, which links against
-# any C library, whatever this machine has. FOLDER/toolchain.cmake is for the builds that use them. What is there is kept.
+# any C library, whatever this machine has; wasm32-emscripten is Emscripten's, and what the library alone needs.
+# FOLDER/toolchain.cmake is for the builds that use them. What is there is kept.
 #   packaging/dependencies.sh FOLDER [TARGET]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +12,10 @@ target=${2:-}
 jobs=${JOBS:-$(nproc)}
 
 {
-  if [[ $target ]]; then
+  if [[ $target == wasm32-emscripten ]]; then
+    echo "set(CMAKE_CXX_FLAGS_INIT \"-msimd128 -fwasm-exceptions -include $PWD/cmake/emscripten.h\")"
+    echo "include($(dirname "$(realpath "$(command -v emcc)")")/cmake/Modules/Platform/Emscripten.cmake)"
+  elif [[ $target ]]; then
     zig=build/zig/bin/python
     if [[ ! -x $zig ]]; then
       python3 -m venv build/zig
@@ -60,7 +64,8 @@ fetch() {
   rm -r "$list"
 }
 
-packages=(highway utf8proc fmtlib nlohmann-json3 zlib libpng1.6 libevent)
+packages=(highway utf8proc nlohmann-json3)
+if [[ $target != wasm32-emscripten ]]; then packages+=(fmtlib zlib libpng1.6 libevent); fi
 missing=()
 for package in "${packages[@]}"; do
   compgen -G "$sources/${package}_*.orig.tar.*" >/dev/null || missing+=("$package")
@@ -91,13 +96,15 @@ install_package() {  # install_package PACKAGE [CMake options]
 
 install_package highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_TESTS=OFF
 install_package utf8proc
-install_package fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
 install_package nlohmann-json3 -DJSON_BuildTests=OFF
-install_package zlib -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--undefined-version  # its list names functions it has not
-install_package libpng1.6 -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
-install_package libevent -DEVENT__LIBRARY_TYPE=STATIC -DEVENT__DISABLE_OPENSSL=ON -DEVENT__DISABLE_MBEDTLS=ON \
-  -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON -DEVENT__DISABLE_REGRESS=ON -DEVENT__DISABLE_BENCHMARK=ON \
-  -DEVENT__DISABLE_THREAD_SUPPORT=ON
+if [[ $target != wasm32-emscripten ]]; then
+  install_package fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
+  install_package zlib -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--undefined-version  # its list names functions it has not
+  install_package libpng1.6 -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_EXECUTABLES=OFF
+  install_package libevent -DEVENT__LIBRARY_TYPE=STATIC -DEVENT__DISABLE_OPENSSL=ON -DEVENT__DISABLE_MBEDTLS=ON \
+    -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON -DEVENT__DISABLE_REGRESS=ON -DEVENT__DISABLE_BENCHMARK=ON \
+    -DEVENT__DISABLE_THREAD_SUPPORT=ON
+fi
 
 # Headers of Highway's that are installed with a library we do not use.
 tar -xf "$sources"/highway_*.orig.tar.* -C "$folder/root/include" --strip-components=1 --wildcards '*/hwy/contrib/*.h'

@@ -25,6 +25,7 @@ function choose(l, h) {
   $('name').textContent = `${panels[0].view.name}, ${panels[0].named(l, h)}` + (state.more.length ? ` and ${state.more.map(m => panels[0].view.heads[m] ?? 'mean').join(', ')}` : '');
   point();
   laboratory();
+  document.dispatchEvent(new Event('choose'));
 }
 function draw() {
   const { view } = panels[0];
@@ -113,13 +114,15 @@ function laboratory() {
   $('off').textContent = changes.off.includes(headName()) ? 'Switch head on' : 'Switch head off';
   $('cut').textContent = marked ? `Cut ${marked[2]} → ${marked[3]} in head ${marked[0]}.${marked[1]}` : 'Cut edge (click a cell)';
   $('changes').textContent = [changes.off.length ? 'off: ' + changes.off.join(', ') : '', ...changes.cut.map(([l, h, q, k]) => `cut ${l}.${h}: ${q} → ${k}`),
-    page.runs[0].next ? 'next: ' + page.runs[0].next.map(([t, p]) => `“${show(t)}” ${p.toFixed(2)}`).join(', ') : ''].filter(Boolean).join(' · ');
+    page.runs[0].next ? `${page.lab.says ?? 'next'}: ` + page.runs[0].next.map(([t, p]) => `“${show(t)}” ${p.toFixed(2)}`).join(', ') : ''].filter(Boolean).join(' · ');
 }
+// `multihead lab` answers; a page that brings its model along sets a function of its own (examples/browser).
+const ask = window.askModel ?? (async request =>
+  (await fetch('run', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(request) })).json());
 async function rerun() {
   $('run').disabled = true, $('changes').textContent = 'running …';
   try {
-    const answer = await fetch('run', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ text: $('text').value, ...changes }) });
-    const result = await answer.json();
+    const result = await ask({ text: $('text').value, ...changes });
     if (result.error) throw Error(result.error);
     const kept = [state.l, state.h];
     fill(result.runs);
