@@ -77,6 +77,16 @@ def like_llama(config, model, base, **choices):
     return make
 
 
+def latent(config, model, base, **choices):
+    def make(r):
+        case = like_llama(config, model, base, q_lora_rank=(None, 9), kv_lora_rank=(7, 12), qk_nope_head_dim=(5, 8), qk_rope_head_dim=(4, 6),
+                          v_head_dim=(6, 11), attention_bias=(True, False), **choices)(r)
+        case.config.num_key_value_heads = case.config.num_attention_heads
+        return case
+
+    return make
+
+
 def gpt2(r):
     heads, head = sizes(r)
     return Case(pick(r, tf.GPT2LMHeadModel, tf.GPT2Model), tf.GPT2Config(
@@ -311,6 +321,9 @@ FAMILIES = {
                           logits_scaling=(1.0, 4.0)),
     "smollm3": like_llama(tf.SmolLM3Config, tf.SmolLM3ForCausalLM, tf.SmolLM3Model, attention_bias=(True, False), mlp_bias=(True, False),
                           no_rope_layer_interval=(1, 2, 3), pad_token_id=(0,)),
+    "youtu": latent(tf.YoutuConfig, tf.YoutuForCausalLM, tf.YoutuModel, rope_interleave=(True, False)),
+    "minicpm3": latent(tf.MiniCPM3Config, tf.MiniCPM3ForCausalLM, tf.MiniCPM3Model, mlp_bias=(True, False), scale_emb=(1, 3.5),
+                       scale_depth=(1.4, 0.7), dim_model_base=(None, 8)),
     "gpt_neo": gpt_neo,
     "falcon": falcon,
     "bloom": bloom,

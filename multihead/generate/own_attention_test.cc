@@ -127,7 +127,11 @@ LanguageModel model_of(const std::string& attention,
   LanguageModelConfig c;
   c.vocab_size = 23, c.context = 40, c.num_layers = 2, c.num_heads = 3, c.embed_dim = 24, c.ffn_dim = 32;
   c.positions = attention == "Delta" ? models::Positions::learned : models::Positions::rotary;
-  c.attention = attention;
+  if (attention == "latent") {
+    c.latent_dim = 10, c.query_latent_dim = 9, c.value_head_dim = 5, c.rotary_fraction = 0.5;
+  } else {
+    c.attention = attention;
+  }
   if (edit) edit(c);
   Rng rng(3);
   return {c, rng};
@@ -152,10 +156,10 @@ void refused(const std::function<void()>& call, const std::string& text) {
   }
 }
 
-const char* const kBoth[] = {"Forgetting", "Delta"};
+const char* const kAll[] = {"Forgetting", "Delta", "latent"};
 
 TEST(OwnAttentionTest, CachedDecodingHasTheBitsOfTheWhole) {
-  for (const char* name : kBoth) {
+  for (const char* name : kAll) {
     const LanguageModel model = model_of(name);
     const Tensor x = tokens(2, 20), whole = model(x);
     nn::DecodeState state = model.make_state(2);
@@ -170,7 +174,7 @@ TEST(OwnAttentionTest, CachedDecodingHasTheBitsOfTheWhole) {
 }
 
 TEST(OwnAttentionTest, RaggedRowsForkAndReorder) {
-  for (const char* name : kBoth) {
+  for (const char* name : kAll) {
     const LanguageModel model = model_of(name);
     const Tensor x = tokens(2, 12), whole = model(x);
     nn::DecodeState state = model.make_state(2);
@@ -196,9 +200,10 @@ TEST(OwnAttentionTest, RaggedRowsForkAndReorder) {
 }
 
 TEST(OwnAttentionTest, GradientsOfItsWeightsAreThoseOfDifferences) {
-  for (const char* name : kBoth) {
+  for (const char* name : kAll) {
     LanguageModel model = model_of(name, [](LanguageModelConfig& c) {
-      c.num_layers = 1, c.embed_dim = 6, c.num_heads = 1, c.head_dim = 4, c.ffn_dim = 3, c.vocab_size = 23;
+      c.init_std = 0.3, c.num_layers = 1, c.embed_dim = 6, c.num_heads = 1, c.head_dim = 4, c.ffn_dim = 3,
+      c.vocab_size = 23;
     });
     nn::to(model, Dtype::f64);
     const Tensor x = tokens(1, 6);
@@ -208,7 +213,8 @@ TEST(OwnAttentionTest, GradientsOfItsWeightsAreThoseOfDifferences) {
       if (p.name.find(".self_attn.") == p.name.npos) continue;
       own.push_back(p.tensor), names.push_back(p.name);
     }
-    EXPECT_EQ(names.front(), "layers.0.self_attn.in_proj.weight");
+    EXPECT_EQ(names.front(),
+              concat("layers.0.self_attn.", name == std::string("latent") ? "q_down" : "in_proj", ".weight"));
     const auto f = [&](const std::vector<Tensor>& weights) {
       LanguageModel copy = model;
       size_t next = 0;
@@ -242,7 +248,7 @@ TEST(OwnAttentionTest, SavedAndLoadedByItsName) {
 
 TEST(OwnAttentionTest, GeneratesWhatTheWholeTextGives) {
   const std::vector<std::vector<int32_t>> prompts = {{3, 1, 4, 1, 5}, {9, 2}, {3, 1, 4, 1, 5, 9}};
-  for (const char* name : kBoth) {
+  for (const char* name : kAll) {
     const LanguageModel model = model_of(name);
     const auto texts = generate(model, prompts, {.max_new_tokens = 12, .sampling = {.temperature = 0}});
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -283,6 +289,7 @@ TEST(OwnAttentionTest, WhatCannotTakeItSaysSo) {
   const auto config_with = [](auto edit) { return [edit] { model_of("Delta", edit); }; };
   refused(config_with([](LanguageModelConfig& c) { c.qk_norm = true; }), "takes no qk_norm");
   refused(config_with([](LanguageModelConfig& c) { c.pruned_heads = {{0}, {}}; }), "takes no pruned_heads");
+  refused(config_with([](LanguageModelConfig& c) { c.latent_dim = 8; }), "exclude each other");
 
   // What the call brings and the class does not read.
   refused([&] { model(x, {.mask = window(2, 0)}); }, "the call has a mask");
@@ -294,6 +301,16 @@ TEST(OwnAttentionTest, WhatCannotTakeItSaysSo) {
   refused(with([](LanguageModelConfig& c) { c.attention_softcap = 3; }), "the call has softcap");
   refused(with([](LanguageModelConfig& c) { c.positions = models::Positions::alibi; }), "alibi_slopes");
   refused(with([](LanguageModelConfig& c) { c.positions = models::Positions::rotary; }), "call.rotary");
+
+  const auto latent_with = [](auto edit) { return [edit] { model_of("latent", edit); }; };
+  refused(latent_with([](LanguageModelConfig& c) { c.num_kv_heads = 1; }),
+          "expected num_kv_heads 3 or 0, got 1");
+  refused(latent_with([](LanguageModelConfig& c) { c.rotary_fraction = 1; }), "a rotary_fraction below 1");
+  refused(latent_with([](LanguageModelConfig& c) { c.positions = models::Positions::alibi; }),
+          "needs rotary");
+  refused(latent_with([](LanguageModelConfig& c) { c.latent_dim = 0; }), "need latent_dim");
+  refused(latent_with([](LanguageModelConfig& c) { c.qk_norm = true; }),
+          "attention \"latent\" takes no qk_norm");
 
   nn::DecodeState state = model.make_state(1);
   model(x, {.state = &state});

@@ -38,6 +38,10 @@ nn::TransformerLayerOptions whole_layer(const LanguageModelConfig& c) {
   o.residual_factor = c.residual_factor;
   o.block = c.block;
   o.own_attention = c.attention;
+  if (c.latent_dim > 0) {
+    o.attention.value_head_dim = c.value_head_dim;
+    o.latent = {.dim = c.latent_dim, .query_dim = c.query_latent_dim, .rotary_dim = rotary_dim(c)};
+  }
   return o;
 }
 
@@ -73,7 +77,8 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"position_offset", &C::position_offset, later, kSizeOrNone},
       {"rotary_base", &C::rotary_base, later, kPositive, "rotary-base", "base of rotary embeddings"},
       {"local_rotary_base", &C::local_rotary_base, later, kNotNegative},
-      {"rotary_fraction", &C::rotary_fraction, later, io::NumberRange{0, 1, true}},
+      {"rotary_fraction", &C::rotary_fraction, later, io::NumberRange{0, 1, true}, "rotary-fraction",
+       "share of each head's dimensions that is rotated"},
       {"rotary_layout", &C::rotary_layout, later},
       {"unrotated_every", &C::unrotated_every, later, kSizeOrNone},
       {"norm", &C::norm, always, "norm", "normalisation"},
@@ -113,8 +118,30 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
       {"default_linear_init", &C::default_linear_init, training, "default-linear-init",
        "PyTorch's uniform initialisation"},
       {"attention", &C::attention, later, "attention",
-       "an own attention, by the name of its class in the Python or C++ program that trains"}};
+       "an own attention, by the name of its class in the Python or C++ program that trains"},
+      {"latent_dim", &C::latent_dim, later, kSizeOrNone, "latent-dim",
+       "multi-head latent attention: the vector that keys and values are made from (0: none)"},
+      {"query_latent_dim", &C::query_latent_dim, later, kSizeOrNone, "query-latent-dim",
+       "with --latent-dim: the vector that queries are made from (0: the token's own)"},
+      {"value_head_dim", &C::value_head_dim, later, kSizeOrNone}};
   return fields;
+}
+
+// The fields of latent attention, which must be those of one, or 0.
+void resolve_latent(LanguageModelConfig& c) {
+  if (c.latent_dim == 0) {
+    MH_CHECK(c.query_latent_dim == 0 && c.value_head_dim == 0, ValueError,
+             "config: query_latent_dim and value_head_dim need latent_dim");
+    return;
+  }
+  MH_CHECK(c.attention.empty(), ValueError, "config: latent_dim and attention ", quote(c.attention),
+           " exclude each other");
+  MH_CHECK(c.num_kv_heads == c.num_heads, ValueError,
+           "config: with latent_dim all heads have their own keys; expected num_kv_heads ", c.num_heads,
+           " or 0, got ", c.num_kv_heads);
+  MH_CHECK(c.positions == Positions::rotary && rotary_dim(c) < c.head_dim, ValueError,
+           "config: latent_dim needs rotary positions and a rotary_fraction below 1");
+  if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
 }
 
 LanguageModelConfig resolved(LanguageModelConfig c) {
@@ -127,9 +154,10 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   MH_CHECK(!c.qk_norm_joint || c.pruned_heads.empty(), ValueError,
            "config: pruned_heads and qk_norm_joint exclude each other: the norm is over all heads");
   c.pruned_heads = resolved("config: pruned_heads", c.pruned_heads, c.num_layers, whole_layer(c).attention);
-  MH_CHECK(c.attention.empty() || (c.pruned_heads.empty() && !c.qk_norm), ValueError, "config: attention ",
-           quote(c.attention), " takes no ",
-           c.qk_norm ? "qk_norm; its class may have norms" : "pruned_heads");
+  MH_CHECK(other_attention(c).empty() || (c.pruned_heads.empty() && !c.qk_norm), ValueError,
+           "config: attention ", quote(other_attention(c)), " takes no ",
+           c.qk_norm ? "qk_norm; it has norms of its own" : "pruned_heads");
+  resolve_latent(c);
   if (c.positions == Positions::rotary) {
     MH_CHECK(rotary_dim(c) >= 2, ValueError,
              "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
@@ -140,9 +168,13 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
   return c;
 }
 
+std::string other_attention(const LanguageModelConfig& config) {
+  return config.latent_dim > 0 ? "latent" : config.attention;
+}
+
 void check_plain_attention(const LanguageModelConfig& config, std::string_view who) {
-  MH_CHECK(config.attention.empty(), ValueError, who,
-           ": it takes models with multi-head attention, not attention ", quote(config.attention));
+  MH_CHECK(other_attention(config).empty(), ValueError, who,
+           ": it takes models with multi-head attention, not attention ", quote(other_attention(config)));
 }
 
 int64_t matrix_weights(const LanguageModelConfig& config) {
@@ -396,8 +428,9 @@ nn::DecodeStateOptions LanguageModel::state_options(const LanguageModelState& o)
   const Dtype own = token_embedding.dtype(), dtype = o.dtype.value_or(own);
   const bool narrower =
       dtype == nn::kInt8Cache ? own != Dtype::f64 : own == Dtype::f32 && dtype == Dtype::bf16;
-  MH_CHECK(config_.attention.empty() || dtype == own, DtypeError, "LanguageModel: the state of attention ",
-           quote(config_.attention), " has the model's dtype, ", own);
+  const std::string other = other_attention(config_);
+  MH_CHECK(other.empty() || dtype == own, DtypeError, "LanguageModel: the state of attention ", quote(other),
+           " has the model's dtype, ", own);
   MH_CHECK(dtype == own || narrower, DtypeError, "LanguageModel: the state of a model of ", own,
            " cannot be ", dtype == nn::kInt8Cache ? "int8" : name(dtype));
   nn::DecodeStateOptions plan = {.batch = o.batch,

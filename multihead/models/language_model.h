@@ -89,13 +89,19 @@ struct LanguageModelConfig {
 
   /// The name of an own attention in place of multi-head attention (nn/own_attention.h); "": none.
   std::string attention = {};
+  /// Multi-head latent attention (nn/latent_attention.h), whose rotated dimensions are the last of each head.
+  int64_t latent_dim = 0;        ///< that keys and values are made from, and the cache keeps; 0: none
+  int64_t query_latent_dim = 0;  ///< that queries are made from; 0: embed_dim itself
+  int64_t value_head_dim = 0;    ///< of each head's values; 0: head_dim
 
   bool operator==(const LanguageModelConfig&) const = default;
 };
 
 /// Resolves fields that are 0; throws ValueError naming the first invalid one.
 LanguageModelConfig resolved(LanguageModelConfig config);
-/// Throws ValueError, which begins with `who`, if the model has an attention of its own.
+/// The name of an attention that is not multi-head attention: config.attention, or "latent"; "": none.
+std::string other_attention(const LanguageModelConfig& config);
+/// Throws ValueError, which begins with `who`, if there is one.
 void check_plain_attention(const LanguageModelConfig& config, std::string_view who);
 /// Number of matrix weights: all but biases and norms.
 int64_t matrix_weights(const LanguageModelConfig& config);
@@ -164,7 +170,7 @@ class LanguageModel {
 
   /// Whether every layer has a window, so that a state can be a ring.
   bool has_ring() const {
-    return config_.window > 0 && config_.global_every == 0 && config_.attention.empty();
+    return config_.window > 0 && config_.global_every == 0 && other_attention(config_).empty();
   }
   const LanguageModelConfig& config() const { return config_; }
   void visit(nn::Visitor& visitor);

@@ -73,6 +73,8 @@ void register_attention(const std::string& name, MakeAttention make);
 class OwnAttentionPart {
  public:
   OwnAttentionPart() = default;
+  OwnAttentionPart(const std::string& name, std::shared_ptr<OwnAttention> attention)
+      : name_(name), held_(std::move(attention)) {}
   /// Throws ValueError unless an attention of that name is registered.
   OwnAttentionPart(const std::string& name, const MultiHeadAttentionOptions& options, Rng& rng);
   OwnAttentionPart(const OwnAttentionPart& other)

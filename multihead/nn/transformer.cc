@@ -21,7 +21,9 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& 
   MH_CHECK(options.residual_factor > 0 && std::isfinite(options.residual_factor), ValueError,
            "TransformerLayer: residual_factor must be positive, got ", options.residual_factor);
   const int64_t embed_dim = options.attention.embed_dim;
-  if (options.own_attention.empty()) {
+  if (options.latent.dim > 0) {
+    own_attn = {"latent", std::make_shared<LatentAttention>(options.attention, options.latent, rng)};
+  } else if (options.own_attention.empty()) {
     self_attn = MultiHeadAttention(options.attention, rng);
   } else {
     own_attn = OwnAttentionPart(options.own_attention, options.attention, rng);

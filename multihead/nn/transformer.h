@@ -7,8 +7,8 @@
 #include "multihead/core/text/enum_words.h"
 #include "multihead/nn/attention.h"
 #include "multihead/nn/feed_forward.h"
+#include "multihead/nn/latent_attention.h"
 #include "multihead/nn/norm.h"
-#include "multihead/nn/own_attention.h"
 
 namespace multihead::nn {
 
@@ -37,6 +37,7 @@ struct TransformerLayerOptions {
   double dropout_p = 0;             ///< on each sub-layer's output, before the residual addition
   double residual_factor = 1;       ///< of each sub-layer's output, which it multiplies (Granite)
   std::string own_attention = {};   ///< the name of a registered one, in place of self_attn
+  LatentOptions latent = {};        ///< with a dim: latent attention in place of self_attn
 };
 
 /// Options of a layer's call; see AttentionCall.
@@ -67,7 +68,7 @@ class TransformerLayer {
   void visit(Visitor& visitor);
 
   MultiHeadAttention self_attn, multihead_attn;
-  OwnAttentionPart own_attn;  ///< if defined, in place of self_attn, and under its name
+  OwnAttentionPart own_attn;  ///< latent or own: if defined, in place of self_attn, and under its name
   FeedForward feed_forward;
   Experts experts;  ///< if defined, in place of feed_forward
   Norm norm1, norm2, norm3;

@@ -15,10 +15,10 @@ from transformers import (AutoModelForCausalLM, BloomConfig, BloomForCausalLM, E
                           FalconForCausalLM, GPTNeoConfig, GPTNeoForCausalLM, GraniteConfig, GraniteForCausalLM, Olmo2Config,
                           Olmo2ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, GPTNeoXConfig, GPTNeoXForCausalLM,
-                          GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
+                          GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM, MiniCPM3Config, MiniCPM3ForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM,
                           Phi3Config, Phi3ForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3Model, StableLmConfig, StableLmForCausalLM, Starcoder2Config,
-                          Starcoder2ForCausalLM)
+                          Starcoder2ForCausalLM, YoutuConfig, YoutuForCausalLM)
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "hugging_face"
 
@@ -80,6 +80,11 @@ def models():
     yield "gemma3_both_ways", Gemma3ForCausalLM(
         Gemma3TextConfig(**{**gemma, "sliding_window": 6}, use_bidirectional_attention=True,
                          layer_types=["sliding_attention", "full_attention", "sliding_attention"]))
+    latent = {**llama, "num_key_value_heads": 4, "initializer_range": 0.2, "kv_lora_rank": 11, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6}
+    yield "youtu", YoutuForCausalLM(YoutuConfig(
+        **latent, q_lora_rank=13, v_head_dim=9, attention_bias=True, bos_token_id=None, eos_token_id=None))
+    yield "minicpm3", MiniCPM3ForCausalLM(MiniCPM3Config(
+        **latent, q_lora_rank=None, scale_emb=3, scale_depth=1.1, dim_model_base=8, bos_token_id=None, eos_token_id=None))
 
 
 def write(wanted):

@@ -114,12 +114,14 @@ inline int64_t layer_weights(const nn::TransformerLayerOptions& o) {
   const nn::MultiHeadAttentionOptions& a = o.attention;
   const int64_t kv_heads = a.num_kv_heads > 0 ? a.num_kv_heads : a.num_heads,
                 rows = checked_multiply(2 * (a.num_heads + kv_heads), a.head_dim, "config"),
+                attention = o.latent.dim > 0 ? nn::matrix_weights(a, o.latent)
+                                             : checked_multiply(rows, a.embed_dim, "config"),
                 hidden = o.block == nn::Block::attention_only
                              ? 0
                              : (o.feed_forward.gated ? 3 : 2) * o.feed_forward.hidden_dim;
   const int64_t experts = o.experts.count,
                 ffn = experts > 0 ? checked_multiply(hidden + 1, experts, "config") : hidden;
-  return checked_multiply((o.cross_attention ? 2 : 1) * rows + ffn, a.embed_dim, "config");
+  return (o.cross_attention ? 2 : 1) * attention + checked_multiply(ffn, a.embed_dim, "config");
 }
 
 /// Throws ValueError for an impossible number of weights, before allocation.

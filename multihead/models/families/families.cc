@@ -26,6 +26,7 @@ namespace smollm3 { Family<LanguageModelConfig> smollm3(); }
 namespace gpt_neo { Family<LanguageModelConfig> gpt_neo(); }
 namespace falcon { Family<LanguageModelConfig> falcon(); }
 namespace bloom { Family<LanguageModelConfig> bloom(); }
+namespace latent { Family<LanguageModelConfig> youtu(), minicpm3(); }
 namespace eurobert { Family<LanguageModelConfig> eurobert(); }
 namespace marian { Family<Seq2SeqConfig> marian(), pegasus(); }
 namespace bart { Family<Seq2SeqConfig> bart(), mbart(); }
@@ -120,9 +121,9 @@ const std::vector<Family<LanguageModelConfig>>& families() {
     for (auto* family : {llama::llama, mistral::mistral, qwen2::qwen2, qwen3::qwen3, olmo2::olmo2,
                          granite::granite, smollm3::smollm3})
       list.push_back(with_either_causality(with_base(family())));
-    for (auto* family :
-         {phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3, gptj::gptj, stablelm::stablelm,
-          starcoder2::starcoder2, gpt_neo::gpt_neo, falcon::falcon, bloom::bloom})
+    for (auto* family : {phi3::phi3, gemma::gemma, gemma::gemma2, gemma::gemma3, gptj::gptj,
+                         stablelm::stablelm, starcoder2::starcoder2, gpt_neo::gpt_neo, falcon::falcon,
+                         bloom::bloom, latent::youtu, latent::minicpm3})
       list.push_back(with_causality(with_base(family()), true));
     list.push_back(with_causality(with_base(eurobert::eurobert()), false));
     list.push_back(own::language_model());

@@ -30,6 +30,9 @@ using AddLayer = void (*)(WeightMap& map, const LanguageModelConfig& c, const st
 WeightMap weight_map(const LanguageModelConfig& c, AddLayer add_layer);
 void add_layer_weights(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
                        const std::string& theirs);
+/// Those of them that are not attention's: the gated network and both norms.
+void add_network_weights(WeightMap& map, const LanguageModelConfig& c, const std::string& ours,
+                         const std::string& theirs);
 
 /// The norms after both sub-layers.
 void add_post_norms(WeightMap& map, const std::string& ours, const std::string& theirs);

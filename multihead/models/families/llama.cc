@@ -42,21 +42,25 @@ bool is_llama(const C& c) { return is_like(c) && c.attention_bias == c.out_bias;
 
 void add_layer_weights(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
   const int64_t query_rows = c.num_heads * c.head_dim, key_rows = c.num_kv_heads * c.head_dim;
-  const std::string mlp = theirs + "mlp.";
   add_projections(
       map, ours + "self_attn",
       {theirs + "self_attn.", {"q_proj", "k_proj", "v_proj"}, query_rows, key_rows, c.attention_bias});
   add_pair(map, ours + "self_attn.out_proj", theirs + "self_attn.o_proj", c.out_bias);
+  if (c.qk_norm) {
+    add_pairs(map, ours + "self_attn.", theirs + "self_attn.", {{"q_norm", "q_norm"}, {"k_norm", "k_norm"}},
+              false);
+  }
+  add_network_weights(map, c, ours, theirs);
+}
+
+void add_network_weights(WeightMap& map, const C& c, const std::string& ours, const std::string& theirs) {
+  const std::string mlp = theirs + "mlp.";
   for (const char* kind : {".weight", ".bias"}) {
     if (kind[1] == 'b' && !c.ffn_bias) continue;
     map.push_back({concat(ours, "linear1", kind),
                    {{concat(mlp, "gate_proj", kind), c.ffn_dim}, {concat(mlp, "up_proj", kind), c.ffn_dim}}});
   }
   add_pair(map, ours + "linear2", mlp + "down_proj", c.ffn_bias);
-  if (c.qk_norm) {
-    add_pairs(map, ours + "self_attn.", theirs + "self_attn.", {{"q_norm", "q_norm"}, {"k_norm", "k_norm"}},
-              false);
-  }
   add_pairs(map, ours, theirs, {{"norm1", "input_layernorm"}, {"norm2", "post_attention_layernorm"}}, false);
 }
 
