@@ -1902,7 +1902,7 @@ class LanguageModelConfig:
     norm ('layer', 'rms'), activation, gated, biases, dropout. Fields are keyword arguments.
     """
 
-    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, global_first: bool = False, causal: bool = True, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', unrotated_every: int = 0, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, qk_norm_joint: bool = False, scale_dim: int = 0, attention_scale: float = 0.0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, logit_divisor: float = 1.0, residual_factor: float = 1.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, embedding_factor: float = 1.0, embedding_norm: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False, attention: str = '') -> None: ...
+    def __init__(self, *, rotary_scaling: RotaryScaling = ..., vocab_size: int = 0, context: int = 256, window: int = 0, global_every: int = 0, global_first: bool = False, causal: bool = True, num_layers: int = 4, num_heads: int = 4, num_kv_heads: int = 0, head_dim: int = 0, embed_dim: int = 128, ffn_dim: int = 0, pruned_heads: Sequence[Any] = ..., positions: str = 'learned', position_offset: int = 0, rotary_base: float = 10000.0, local_rotary_base: float = 0.0, rotary_fraction: float = 1.0, rotary_layout: str = 'halves', unrotated_every: int = 0, norm: str = 'layer', norm_eps: float = 1e-05, norm_first: bool = True, block: str = 'sequential', final_norm: bool = True, activation: str = 'gelu_tanh', gated: bool = False, attention_bias: bool = True, qk_norm: bool = False, qk_norm_joint: bool = False, scale_dim: int = 0, attention_scale: float = 0.0, attention_softcap: float = 0.0, logit_softcap: float = 0.0, logit_divisor: float = 1.0, residual_factor: float = 1.0, out_bias: bool = True, ffn_bias: bool = True, head: bool = True, head_bias: bool = False, tie_embeddings: bool = True, scale_embeddings: bool = False, embedding_factor: float = 1.0, embedding_norm: bool = False, dropout_p: float = 0.0, attention_dropout_p: float = 0.0, ffn_dropout_p: float = 0.0, init_std: float = 0.02, scaled_residual_init: bool = True, default_linear_init: bool = False, attention: str = '', latent_dim: int = 0, query_latent_dim: int = 0, value_head_dim: int = 0) -> None: ...
 
     rotary_scaling: RotaryScaling
     vocab_size: int
@@ -1962,6 +1962,9 @@ class LanguageModelConfig:
     scaled_residual_init: bool
     default_linear_init: bool
     attention: str
+    latent_dim: int
+    query_latent_dim: int
+    value_head_dim: int
 
     def __eq__(self, arg: LanguageModelConfig, /) -> bool: ...
 

@@ -48,6 +48,7 @@ class LanguageModelSettings(RunSettings, total=False):
     window: int
     positions: str
     rotary_base: float
+    rotary_fraction: float
     norm: str
     norm_first: bool
     block: str
@@ -66,6 +67,8 @@ class LanguageModelSettings(RunSettings, total=False):
     scaled_residual_init: bool
     default_linear_init: bool
     attention: str | type[Attention]
+    latent_dim: int
+    query_latent_dim: int
     tokenizer: str
     vocab_size: int
     validation_share: float
