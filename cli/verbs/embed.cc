@@ -86,7 +86,7 @@ struct EmbedFlags {
             concat(flag, " is for dense vectors; those of ", quote(folder), " are ", word_of(made)));
     }
   }
-  AnyEncoder load() {
+  AnyEncoder load(TextTask task) {
     if (normalize) options.normalize = true;
     if (!prompt.empty()) options.prompt = prompt;
     options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
@@ -98,7 +98,8 @@ struct EmbedFlags {
     return reading([&]() -> AnyEncoder {
       if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dtype);
       if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dtype);
-      SentenceEncoder encoder = SentenceEncoder::load(folder, dtype);
+      SentenceEncoder encoder =
+          SentenceEncoder::load(folder, dtype, task == TextTask::none ? "" : std::string(word_of(task)));
       if (const auto pools = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*pools);
       return encoder;
     });
@@ -155,7 +156,8 @@ class Embed : public Verb {
   void declare(Flags& flags) override {
     flags_.declare(flags);
     flags.flag("normalize", flags_.normalize, "scale vectors to length 1 (default: as the folder says)");
-    flags.choice("task", task_, word_list<TextTask>(), "what multi-vector models encode texts for");
+    flags.choice("task", task_, word_list<TextTask>(),
+                 "what multi-vector models, and folders with a Router, encode texts for");
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
     declare_format(flags, format_);
     flags.text("out", "FILE", out_,
@@ -179,9 +181,14 @@ class Embed : public Verb {
     if (skips_existing_ && out_ == "-") throw UsageError("--skip-existing needs --out FILE, not -");
     std::error_code ignored;
     if (skips_existing_ && std::filesystem::exists(out_, ignored)) return kDone;
-    const AnyEncoder encoder = flags_.load();
-    if (task_ != "none" && !std::holds_alternative<MultiVectorEncoder>(encoder))
-      throw UsageError("--task is for multi-vector models; texts of others have prompts: --prompt-name");
+    const TextTask task = *value_of<TextTask>(task_);
+    const AnyEncoder encoder = flags_.load(task);
+    if (task != TextTask::none && !std::holds_alternative<MultiVectorEncoder>(encoder) &&
+        !embed::has_routes(flags_.folder)) {
+      throw UsageError(
+          "--task is for multi-vector models and folders with a Router; texts of others have prompts: "
+          "--prompt-name");
+    }
     if (is_matrix && !std::holds_alternative<SentenceEncoder>(encoder)) {
       throw UsageError(
           "--out FILE.npy is for dense vectors; write sparse and multi-vector ones to FILE.jsonl");
@@ -193,7 +200,7 @@ class Embed : public Verb {
     AnyVectors vectors;
     {
       TextMeter meter(common.quiet);
-      vectors = flags_.encode(encoder, texts, *value_of<TextTask>(task_), &meter);
+      vectors = flags_.encode(encoder, texts, task, &meter);
       seconds = meter.seconds();
     }
     if (is_matrix) {
@@ -267,7 +274,7 @@ class Search : public Verb {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead search --help");
     if (!index_.empty() && !index_.ends_with(".npy"))
       throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
-    const AnyEncoder encoder = flags_.load();
+    const AnyEncoder encoder = flags_.load(TextTask::document);
     const auto* dense = std::get_if<SentenceEncoder>(&encoder);
     if (dense == nullptr && (!index_.empty() || compress_ != "none"))
       throw UsageError("--index and --compress are for dense vectors");
@@ -281,10 +288,13 @@ class Search : public Verb {
     const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
     if (const auto kind = value_of<embed::IndexKind>(compress_))
       compressed_.emplace(std::get<Tensor>(corpus), *kind);
+    std::optional<AnyEncoder> route;  // of queries
+    if (dense != nullptr && embed::has_routes(flags_.folder)) route = flags_.load(TextTask::query);
+    const AnyEncoder& asking = route ? *route : encoder;
     if (!query_.empty()) {
-      show(encoder, corpus, texts, query_, common.json);
+      show(asking, corpus, texts, query_, common.json);
     } else {
-      for (std::string line; read_line(line);) show(encoder, corpus, texts, line, common.json);
+      for (std::string line; read_line(line);) show(asking, corpus, texts, line, common.json);
     }
     return kDone;
   }

@@ -56,6 +56,96 @@ VectorKind vector_kind(const std::string& folder) {
   return detail::is_stanford(folder) ? VectorKind::multi_vector : VectorKind::dense;
 }
 
+namespace {
+
+using detail::find_value;
+using detail::Module;
+
+Module module_of(const std::string& file, const std::string& folder, const Json* type,
+                 const std::string& part) {
+  MH_CHECK(type != nullptr && type->is_string(), FormatError, file, ": module ", quote(part, 80),
+           " has no type");
+  MH_CHECK(std::filesystem::path(part).is_relative() && part.find("..") == part.npos, FormatError, file,
+           ": path ", quote(part), " leaves the folder");
+  const std::string& name = type->as_string();
+  return {name.substr(name.rfind('.') + 1), detail::joined(folder, part)};
+}
+
+// The lines of modules.json.
+std::vector<Module> read_list(const std::string& folder) {
+  std::error_code ignored;
+  const std::string list = detail::joined(folder, "modules.json");
+  if (!std::filesystem::exists(list, ignored)) return {{"Transformer", folder}};
+  const Json json = io::load_json(list);
+  MH_CHECK(json.is_array() && !json.items().empty(), FormatError, list, ": must be an array of modules");
+  std::vector<Module> modules;
+  for (const Json& module : json.items()) {
+    const Json* path = find_value(module, "path");
+    MH_CHECK(path != nullptr && path->is_string(), FormatError, list,
+             ": each module needs a type and a path");
+    modules.push_back(module_of(list, folder, find_value(module, "type"), path->as_string()));
+  }
+  return modules;
+}
+
+bool is_router(const Module& module) { return module.kind == "Router" || module.kind == "Asym"; }
+
+// The name of the route for texts of a task: a mapping's, whose keys are written as Python writes pairs of task
+// and modality, the task's or the modality's own, or without a task the default.
+std::string route_of(const std::string& file, const Json& routes, const Json& parameters,
+                     const std::string& task) {
+  const std::string own = task.empty() ? "None" : concat("'", task, "'");
+  const Json* mappings = find_value(parameters, "route_mappings");
+  for (const std::string& key : {concat("(", own, ", 'text')"), concat("(", own, ", None)"),
+                                 std::string("(None, 'text')"), std::string("(None, None)")}) {
+    const Json* route = mappings == nullptr ? nullptr : find_value(*mappings, key.c_str());
+    if (route != nullptr && route->is_string()) return route->as_string();
+  }
+  std::string known;
+  for (const auto& [name, modules] : routes.members()) known += concat(known.empty() ? "" : ", ", name);
+  for (const std::string& name : {task, std::string("text")}) {
+    if (!name.empty() && routes.find(name) != nullptr) return name;
+  }
+  MH_CHECK(task.empty(), FormatError, file, ": there is no route for the task ", quote(task, 80),
+           "; the routes are ", known);
+  if (const Json* name = find_value(parameters, "default_route"); name != nullptr && name->is_string())
+    return name->as_string();
+  const Json* takes_first = find_value(parameters, "allow_empty_key");
+  MH_CHECK(takes_first == nullptr || *takes_first == Json(true), FormatError, file,
+           ": there is no default route; give a task: ", known);
+  return std::string(routes.members().front().key);
+}
+
+// The modules of a Router's route for texts of a task.
+std::vector<Module> read_route(const std::string& folder, const std::string& task) {
+  std::error_code ignored;
+  std::string file = detail::joined(folder, "router_config.json");
+  if (!std::filesystem::exists(file, ignored)) file = detail::joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  const Json *types = find_value(json, "types"), *routes = find_value(json, "structure"),
+             *parameters = find_value(json, "parameters");
+  MH_CHECK(types != nullptr && types->is_object() && routes != nullptr && routes->is_object() &&
+               !routes->members().empty(),
+           FormatError, file, ": a Router needs types and a structure of routes");
+  const std::string name = route_of(file, *routes, parameters == nullptr ? Json() : *parameters, task);
+  const Json* list = find_value(*routes, name.c_str());
+  MH_CHECK(list != nullptr && list->is_array() && !list->items().empty(), FormatError, file, ": route ",
+           quote(name, 80), " has no modules");
+  std::vector<Module> modules;
+  for (const Json& id : list->items()) {
+    MH_CHECK(id.is_string(), FormatError, file, ": route ", quote(name, 80), " must list names of modules");
+    modules.push_back(module_of(file, folder, find_value(*types, id.as_string().c_str()), id.as_string()));
+  }
+  return modules;
+}
+
+}  // namespace
+
+bool has_routes(const std::string& folder) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(folder, ignored) && is_router(read_list(folder).front());
+}
+
 namespace detail {
 
 bool is_stanford(const std::string& folder) {
@@ -64,26 +154,17 @@ bool is_stanford(const std::string& folder) {
   return classes != nullptr && *classes == Json(std::vector<Json>{Json("HF_ColBERT")});
 }
 
-std::vector<Module> read_modules(const std::string& folder) {
-  std::error_code ignored;
-  const std::string list = joined(folder, "modules.json");
-  if (!std::filesystem::exists(list, ignored)) return {{"Transformer", folder}};
-  const Json json = io::load_json(list);
-  MH_CHECK(json.is_array(), FormatError, list, ": must be an array of modules");
-  std::vector<Module> modules;
-  for (const Json& module : json.items()) {
-    const Json *type = find_value(module, "type"), *path = find_value(module, "path");
-    MH_CHECK(type != nullptr && type->is_string() && path != nullptr && path->is_string(), FormatError, list,
-             ": each module needs a type and a path");
-    const std::string& name = type->as_string();
-    const std::string& part = path->as_string();
-    MH_CHECK(std::filesystem::path(part).is_relative() && part.find("..") == part.npos, FormatError, list,
-             ": path ", quote(part), " leaves the folder");
-    modules.push_back({name.substr(name.rfind('.') + 1), joined(folder, part)});
+std::vector<Module> read_modules(const std::string& folder, const std::optional<std::string>& task) {
+  std::vector<Module> modules = read_list(folder);
+  if (task && is_router(modules.front())) {
+    std::vector<Module> route = read_route(modules.front().path, *task);
+    route.insert(route.end(), modules.begin() + 1, modules.end());
+    modules = std::move(route);
   }
-  if (!modules.empty() && modules[0].kind == "MLMTransformer") modules[0].kind = "Transformer";
-  MH_CHECK(!modules.empty() && modules[0].kind == "Transformer", FormatError, list,
-           ": the first module must be a Transformer");
+  Module& first = modules.front();
+  if (first.kind == "MLMTransformer") first.kind = "Transformer";
+  MH_CHECK(first.kind == "Transformer", FormatError, first.path,
+           ": the first module must be a Transformer, got ", quote(first.kind, 80));
   return modules;
 }
 

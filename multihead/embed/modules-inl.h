@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct Module {
   std::string kind;  ///< the class without its Python module
   std::string path;
 };
-/// All of them, the first a Transformer, which is the only one where the folder has no list.
-std::vector<Module> read_modules(const std::string& folder);
+/// All of them, the first a Transformer, which is the only one where the folder has no list. With `task`, a
+/// Router is replaced by the modules that it sends texts of this task to ("": of none); without, it is refused.
+std::vector<Module> read_modules(const std::string& folder, const std::optional<std::string>& task = {});
 /// Reads Dense, LayerNorm or Normalize on `feature`, sentence_embedding or token_embeddings, of `width`
 /// columns. Throws FormatError for other kinds; `supported` names those that the caller reads itself.
 VectorStep read_step(const Module& module, int64_t width, const std::string& feature, const char* supported);

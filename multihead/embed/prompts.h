@@ -23,6 +23,10 @@ constexpr auto enum_words(VectorKind) {
 /// FormatError.
 VectorKind vector_kind(const std::string& folder);
 
+/// Whether the folder's first module is a Router, which sends texts to other modules by what they are encoded
+/// for. Throws IoError, FormatError.
+bool has_routes(const std::string& folder);
+
 /// What a text is encoded for.
 enum class TextTask { none, query, document };
 constexpr auto enum_words(TextTask) { return std::to_array<std::string_view>({"none", "query", "document"}); }

@@ -70,9 +70,12 @@ SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, s
            encoder_.vocab_size());
 }
 
-SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights) {
+SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights,
+                                      const std::string& task) {
   Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
-  const std::vector<detail::Module> modules = detail::read_modules(folder);
+  const std::vector<detail::Module> modules = detail::read_modules(folder, task);
+  MH_CHECK(weights || !has_routes(folder), FormatError, folder,
+           ": a folder with a Router is not trained, as one route would be saved without the others");
   const std::string& model = modules[0].path;
   TextModel encoder = TextModel::load(model, weights);
   const int64_t length = detail::read_max_length(model, encoder.context());

@@ -53,9 +53,12 @@ class SentenceEncoder {
  public:
   /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, LayerNorm,
   /// Normalize) or a model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or
-  /// left as they are, to be trained. Throws IoError, FormatError (a step that is none of these).
+  /// left as they are, to be trained. Of a folder with a Router, the modules for texts of `task`, "query",
+  /// "document" or another route's; "": the default route. Throws IoError, FormatError (a step that is none of
+  /// these, a task without a route).
   static SentenceEncoder load(const std::string& folder,
-                              std::optional<nn::WeightDtype> weights = nn::WeightDtype::f32);
+                              std::optional<nn::WeightDtype> weights = nn::WeightDtype::f32,
+                              const std::string& task = "");
 
   SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);

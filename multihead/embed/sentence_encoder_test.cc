@@ -292,6 +292,65 @@ TEST(SentenceEncoderTest, PackedWeightsKeepTheBitsInAnyCompany) {
   }
 }
 
+TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
+  const Folder folder;
+  folder.write("modules.json", "[" + module("Router", "") + "," + module("Normalize", "1") + "]");
+  for (const char* pooling : {"mean", "max"}) {
+    const std::string own = concat(folder.path, "/", pooling, "_0_Transformer");
+    models::Encoder encoder = make_encoder();
+    models::save_encoder(encoder, own);
+    make_tokenizer().save(own);
+    folder.write(concat(pooling, "_1_Pooling/config.json"), concat(R"({"pooling_mode": ")", pooling, "\"}"));
+  }
+  const auto write = [&](const std::string& parameters) {
+    folder.write("router_config.json", concat(R"({"types": {"mean_0_Transformer": "a.Transformer",
+      "max_0_Transformer": "a.Transformer", "mean_1_Pooling": "b.Pooling", "max_1_Pooling": "b.Pooling"},
+      "structure": {"query": ["mean_0_Transformer", "mean_1_Pooling"],
+                    "document": ["max_0_Transformer", "max_1_Pooling"]}, "parameters": )",
+                                              parameters, "}"));
+  };
+  const auto vectors = [&](const std::string& task) {
+    return SentenceEncoder::load(folder.path, nn::WeightDtype::f32, task).encode(kTexts).to_vector<float>();
+  };
+  const TextModel model = TextModel::load(concat(folder.path, "/max_0_Transformer"), nn::WeightDtype::f32);
+  const auto plain = [&](Pooling pooling) {
+    return SentenceEncoder(model, make_tokenizer(), {pooling})
+        .encode(kTexts, {.normalize = true})
+        .to_vector<float>();
+  };
+  EXPECT_TRUE(has_routes(folder.path));
+  write(R"({"default_route": "document", "allow_empty_key": true})");
+  EXPECT_EQ(vectors("query"), plain(Pooling::mean));
+  EXPECT_EQ(vectors("document"), plain(Pooling::max));
+  EXPECT_EQ(vectors(""), plain(Pooling::max));
+  write(R"({"default_route": null, "allow_empty_key": true})");
+  EXPECT_EQ(vectors(""), plain(Pooling::mean));  // the first
+  write(R"j({"route_mappings": {"('passage', 'text')": "document", "(None, 'image')": "document",
+                                "(None, None)": "query"}})j");
+  EXPECT_EQ(vectors("passage"), plain(Pooling::max));
+  EXPECT_EQ(vectors("document"), plain(Pooling::mean));  // mappings come first
+
+  const auto error = [&](const std::string& task, std::optional<nn::WeightDtype> weights) -> std::string {
+    try {
+      SentenceEncoder::load(folder.path, weights, task);
+    } catch (const FormatError& caught) {
+      return caught.what();
+    }
+    return "loaded";
+  };
+  write(R"({"allow_empty_key": false})");
+  EXPECT_THAT(error("", nn::WeightDtype::f32), HasSubstr("there is no default route"));
+  EXPECT_THAT(error("title", nn::WeightDtype::f32), HasSubstr("no route for the task \"title\""));
+  EXPECT_THAT(error("query", {}), HasSubstr("is not trained"));
+  write(R"({"default_route": "other"})");
+  EXPECT_THAT(error("", nn::WeightDtype::f32), HasSubstr("route \"other\" has no modules"));
+  folder.write("router_config.json",
+               R"({"types": {"q": "a.StaticEmbedding"}, "structure": {"query": ["q"]}})");
+  EXPECT_THAT(error("query", nn::WeightDtype::f32), HasSubstr("got \"StaticEmbedding\""));
+  folder.write("router_config.json", R"({"types": {}, "structure": {"query": ["../q"]}})");
+  EXPECT_THAT(error("query", nn::WeightDtype::f32), HasSubstr("has no type"));
+}
+
 TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   const Folder folder;
   folder.write("modules.json", "{}");

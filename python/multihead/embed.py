@@ -113,14 +113,17 @@ class SentenceEncoder(_TextEncoder):
         if truncate_dim is not None and truncate_dim < 1:
             raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
         self.truncate_dim = truncate_dim
-        self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or precision, pooling), _SIMILARITIES, {
+        self._load = lambda task: TextEncoder.load(model_name_or_path, weights or precision, pooling, task)
+        self._routes: dict[str, TextEncoder] | None = {} if TextEncoder.has_routes(model_name_or_path) else None
+        self._take(model_name_or_path, self._load(""), _SIMILARITIES, {
             "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
             "similarity_fn_name": similarity_fn_name, "weights": weights, "pooling": pooling, "precision": precision})
 
     def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
                output_value: str = "sentence_embedding", precision: str = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
-               device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None) -> Any:
+               device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None, task: str | None = None) -> Any:
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
+        task: which route of a folder with a Router, 'query', 'document' or another of its own; others have one way.
 
         batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
         truncate_dim beyond the width keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
@@ -132,7 +135,7 @@ class SentenceEncoder(_TextEncoder):
         prompt_name = prompt_name or self.default_prompt_name
         if prompt is None:
             prompt = self._prompt(prompt_name)
-        vectors = self._encoder.encode(
+        vectors = self._route(task).encode(
             texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or self.truncate_dim or 0,
             **self._work(batch_size, show_progress_bar))
         if precision != "float32":
@@ -151,6 +154,17 @@ class SentenceEncoder(_TextEncoder):
         import numpy as np
 
         return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
+
+    def _route(self, task):
+        """A route's encoder, loaded when it is first asked for."""
+        if self._routes is None or not task:
+            return self._encoder
+        if task not in self._routes:
+            self._routes[task] = self._load(task)
+        return self._routes[task]
+
+    def _encode_as(self, task, names, sentences, options):
+        return super()._encode_as(task, names, sentences, {"task": task, **options})
 
     def get_sentence_embedding_dimension(self) -> int:
         return min(self.truncate_dim or self._encoder.dim, self._encoder.dim)
@@ -305,17 +319,20 @@ class MultiVectorEncoder(_TextEncoder):
         return f"MultiVectorEncoder({self._encoder.dim} dimensions, {self.max_seq_length} tokens)"
 
 
-def nearest(queries: Any, corpus: Any, count: int = 10) -> list[list[tuple[int, float]]]:
-    """For each query the (row, score) of the rows of corpus with the largest inner products, largest first: of arrays
-    [n, dim], of SparseVectors, or of lists of arrays [tokens, dim], compared by MaxSim."""
+def nearest(queries: Any, corpus: Any, count: int = 10, similarity: str = "dot") -> list[list[tuple[int, float]]]:
+    """For each query the (row, score) of the rows of corpus with the largest similarity, largest first: of arrays
+    [n, dim] or SparseVectors by 'dot', 'cosine', or the distances 'euclidean' and 'manhattan', negated (an encoder's
+    similarity_fn_name), or of lists of arrays [tokens, dim], by MaxSim."""
     if isinstance(queries, SparseVectors) or isinstance(corpus, SparseVectors):
         if not isinstance(queries, SparseVectors) or not isinstance(corpus, SparseVectors) or queries.shape[1] != corpus.shape[1]:
             raise ValueError("nearest: queries and corpus must both be SparseVectors of one width")
         parts = [tensor(part) for x in (queries, corpus) for part in (x.indptr, x.indices, x.data)]
-        return nearest_sparse(*parts, queries.shape[1], count)
+        return nearest_sparse(*parts, queries.shape[1], count, similarity)
     if isinstance(corpus, (list, tuple)) and len(corpus) > 0 and getattr(corpus[0], "ndim", 1) == 2:
+        if similarity not in ("dot", "maxsim"):
+            raise ValueError(f"nearest: texts of several vectors are compared by 'maxsim', got {similarity!r}")
         return nearest_multi_vector(*_joined(_as_list(queries)), *_joined(corpus), count)
-    return nearest_dense(_as_tensor(queries), _as_tensor(corpus), count)
+    return nearest_dense(_as_tensor(queries), _as_tensor(corpus), count, similarity)
 
 
 def quantize_embeddings(embeddings: ArrayLike, precision: str, ranges: ArrayLike | None = None,

@@ -184,6 +184,48 @@ def test_an_index_of_fewer_bits_finds_what_is_near():
         mh.embed.VectorIndex(rows, "int4")
 
 
+def test_nearest_as_the_folder_compares():
+    rng = np.random.default_rng(3)
+    rows, queries = (rng.normal(size=(n, 12)).astype(np.float32) * rng.uniform(.2, 3, size=(n, 1)).astype(np.float32) for n in (60, 5))
+    encoders = {"cosine": lambda q, x: q @ x.T / np.linalg.norm(q, axis=1)[:, None] / np.linalg.norm(x, axis=1),
+                "dot": lambda q, x: q @ x.T,
+                "euclidean": lambda q, x: -np.linalg.norm(q[:, None] - x, axis=2),
+                "manhattan": lambda q, x: -np.abs(q[:, None] - x).sum(2)}
+    for name, by in encoders.items():
+        want = by(queries, rows)
+        got = mh.embed.nearest(queries, rows, 7, name)
+        assert [[row for row, _ in best] for best in got] == np.argsort(-want, axis=1)[:, :7].tolist()
+        np.testing.assert_allclose([[score for _, score in best] for best in got], -np.sort(-want, axis=1)[:, :7], rtol=1e-5)
+    with pytest.raises(ValueError, match="similarity must be one of"):
+        mh.embed.nearest(queries, rows, 1, "maxsim")
+    with pytest.raises(ValueError, match="compared by 'maxsim'"):
+        mh.embed.nearest([queries], [rows], 1, "cosine")
+
+
+def test_a_router_sends_queries_and_documents_through_their_modules(splade, tmp_path):
+    folder = tmp_path / "routed"
+    folder.mkdir()
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]))
+    types, structure = {}, {}
+    for task, pooling in (("query", "mean"), ("document", "max")):
+        parts = structure[task] = [f"{task}_0_Transformer", f"{task}_1_Pooling"]
+        types |= dict(zip(parts, ("sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")))
+        shutil.copytree(splade, folder / parts[0])
+        (folder / parts[1]).mkdir()
+        (folder / parts[1] / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+    (folder / "router_config.json").write_text(
+        json.dumps({"types": types, "structure": structure, "parameters": {"default_route": "document"}}))
+    encoder = mh.SentenceEncoder(str(folder))
+    for made in (encoder, pickle.loads(pickle.dumps(encoder))):
+        for got, pooling in ((made.encode_query(TEXTS), "mean"), (made.encode(TEXTS, task="query"), "mean"),
+                             (made.encode_document(TEXTS), "max"), (made.encode(TEXTS), "max")):
+            assert np.array_equal(got, mh.SentenceEncoder(str(splade), pooling=pooling).encode(TEXTS))
+    with pytest.raises(ValueError, match="no route for the task \"title\""):
+        encoder.encode(TEXTS, task="title")
+    with pytest.raises(ValueError, match="Router"):
+        mh.SparseEncoder(str(folder))
+
+
 def test_encoders_are_pickled_as_their_folder(splade, colbert, monkeypatch):
     monkeypatch.chdir(splade.parent)
     for made in (mh.SentenceEncoder("splade", prompts={"query": "the "}, truncate_dim=9), mh.SparseEncoder("splade", max_active_dims=3),

@@ -338,13 +338,16 @@ void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
           "load",
-          [](const Path& folder, const std::string& weights, const std::optional<std::string>& pooling) {
+          [](const Path& folder, const std::string& weights, const std::optional<std::string>& pooling,
+             const std::string& task) {
             const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-            SentenceEncoder encoder = unlocked([&] { return SentenceEncoder::load(folder, dtype); });
+            SentenceEncoder encoder = unlocked([&] { return SentenceEncoder::load(folder, dtype, task); });
             if (pooling) encoder.set_pooling(to_enum<embed::Pooling>(*pooling, "pooling"));
             return encoder;
           },
-          "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none())
+          "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none(), "task"_a = "")
+      .def_static(
+          "has_routes", [](const Path& folder) { return embed::has_routes(folder); }, "folder"_a)
       .def(
           "encode",
           [](const SentenceEncoder& encoder, const std::vector<std::string>& texts,

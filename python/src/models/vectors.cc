@@ -69,14 +69,16 @@ void bind_sparse(nb::module_& m) {
   m.def(
       "nearest_sparse",
       [](const Tensor& query_ends, const Tensor& query_columns, const Tensor& query_values,
-         const Tensor& ends, const Tensor& columns, const Tensor& values, int64_t width, int64_t count) {
+         const Tensor& ends, const Tensor& columns, const Tensor& values, int64_t width, int64_t count,
+         const std::string& similarity) {
+        const auto by = to_enum<embed::Similarity>(similarity, "similarity");
         return to_ranking(unlocked([&] {
           return embed::nearest(embed::SparseRows{query_ends, query_columns, query_values, width},
-                                embed::SparseRows{ends, columns, values, width}, count);
+                                embed::SparseRows{ends, columns, values, width}, count, by);
         }));
       },
       "query_ends"_a, "query_columns"_a, "query_values"_a, "ends"_a, "columns"_a, "values"_a, "width"_a,
-      "count"_a);
+      "count"_a, "similarity"_a = "dot");
 }
 
 void bind_multi_vector(nb::module_& m) {
@@ -120,10 +122,11 @@ void bind_multi_vector(nb::module_& m) {
 void bind_search(nb::module_& m) {
   m.def(
       "nearest_dense",
-      [](const Tensor& queries, const Tensor& corpus, int64_t count) {
-        return to_ranking(unlocked([&] { return embed::nearest(queries, corpus, count); }));
+      [](const Tensor& queries, const Tensor& corpus, int64_t count, const std::string& similarity) {
+        const auto by = to_enum<embed::Similarity>(similarity, "similarity");
+        return to_ranking(unlocked([&] { return embed::nearest(queries, corpus, count, by); }));
       },
-      "queries"_a, "corpus"_a, "count"_a);
+      "queries"_a, "corpus"_a, "count"_a, "similarity"_a = "dot");
   using embed::VectorIndex;
   nb::class_<VectorIndex>(
       m, "VectorIndex",
