@@ -60,6 +60,7 @@
 #include "multihead/ops/softmax.h"
 
 #include "multihead/nn/attention.h"
+#include "multihead/nn/attention/latent_attention.h"
 #include "multihead/nn/decode/state.h"
 #include "multihead/nn/decode/token_pass.h"
 #include "multihead/nn/embedding.h"

@@ -8,7 +8,7 @@
 #include "multihead/models/known_weights-inl.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/pooler-inl.h"
-#include "multihead/nn/disentangled-inl.h"
+#include "multihead/nn/attention/disentangled-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/dropout.h"

@@ -89,7 +89,7 @@ struct LanguageModelConfig {
 
   /// The name of an own attention in place of multi-head attention (nn/own_attention.h); "": none.
   std::string attention = {};
-  /// Multi-head latent attention (nn/latent_attention.h), whose rotated dimensions are the last of each head.
+  /// Multi-head latent attention (nn/attention/latent_attention.h), whose rotated dimensions are the last of each head.
   int64_t latent_dim = 0;        ///< that keys and values are made from, and the cache keeps; 0: none
   int64_t query_latent_dim = 0;  ///< that queries are made from; 0: embed_dim itself
   int64_t value_head_dim = 0;    ///< of each head's values; 0: head_dim

@@ -6,7 +6,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/nn/disentangled-inl.h"
+#include "multihead/nn/attention/disentangled-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/attention/int8.h"
 #include "multihead/ops/attention/masks/standing-inl.h"

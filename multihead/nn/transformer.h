@@ -6,8 +6,8 @@
 
 #include "multihead/core/text/enum_words.h"
 #include "multihead/nn/attention.h"
+#include "multihead/nn/attention/latent_attention.h"
 #include "multihead/nn/feed_forward.h"
-#include "multihead/nn/latent_attention.h"
 #include "multihead/nn/norm.h"
 
 namespace multihead::nn {

@@ -99,8 +99,9 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
     if (options_.extends) now.erase(name), before.erase(name);
   }
   const std::pair<const char*, Json> only_ways[] = {
-      {"precision", "f32"},   {"shards", 1},       {"attention", ""}, {"regression", false},
-      {"multi_label", false}, {"balanced", false}, {"matryoshka", ""}};
+      {"precision", "f32"},     {"shards", 1},     {"attention", ""},       {"regression", false},
+      {"rotary_fraction", 1.0}, {"latent_dim", 0}, {"query_latent_dim", 0}, {"multi_label", false},
+      {"balanced", false},      {"matryoshka", ""}};
   for (const auto& [name, value] : only_ways) {  // of runs from before there was a choice
     if (now.contains(name) && !before.contains(name)) before[name] = value;
   }

@@ -23,7 +23,7 @@ ignore_missing_imports = True
 """
 # What a block imports for the next ones; what follows from types of others, which need not be installed.
 UNUSED = ["reportUnusedImport", "reportDuplicateImport"]
-UNKNOWN = ["reportMissingImports", "reportUntypedBaseClass", *(f"reportUnknown{kind}Type" for kind in ("Member", "Variable", "Argument", "Parameter", "Lambda"))]
+UNKNOWN = ["reportMissingImports", "reportMissingTypeStubs", "reportUntypedBaseClass", *(f"reportUnknown{kind}Type" for kind in ("Member", "Variable", "Argument", "Parameter", "Lambda"))]
 
 
 def assigned(source):

@@ -1,4 +1,4 @@
-#include "multihead/nn/latent_attention.h"
+#include "multihead/nn/attention/latent_attention.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "multihead/nn/disentangled-inl.h"
+#include "multihead/nn/attention/disentangled-inl.h"
 
 #include <algorithm>
 #include <cmath>
