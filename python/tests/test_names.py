@@ -148,6 +148,10 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "OwnCacheSpec": "nn.Attention.caches",
     "register_attention": "nn.Attention",  # a subclass is known from when it is defined
     "check_plain_attention": "nn.Attention",
+    "other_attention": "nn.Attention",
+    "LatentAttention": "models.LanguageModelConfig.latent_dim",
+    "LatentOptions": "models.LanguageModelConfig.latent_dim",
+    "has_routes": "embed.SentenceEncoder.encode",
     "to_int8_rows": "models.LanguageModel.make_state",  # dtype="int8"
     "from_int8_rows": "models.LanguageModel.make_state",
     "attention_int8": "models.LanguageModel.make_state",
@@ -254,7 +258,7 @@ INTERNAL = {  # reason: names
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "PackedBlocks rotary_at ListCall TokenList TokenPass sum_to check name parse_schedule Candidate candidates sample append record "
     "record_many gradient_slots encode_source",
-    "the parts a run is made of": "Choice Field choice assign to_json assign_all parse_number LanguageModelData "
+    "the parts a run is made of": "note_with_init text_of Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "
     "PairBatches run_task train_task dropout_rng least_model make_optimizer pair_tokenizer_files Seq2SeqData prepare_seq2seq_data "
