@@ -237,12 +237,15 @@ class Embed : public Verb {
 
   void put_lines(const AnyEncoder& encoder, std::span<const std::string> texts,
                  const AnyVectors& vectors) const {
-    std::string all;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const Json vector = to_json(encoder, vectors, static_cast<int64_t>(i));
-      all += Json::object({{"text", valid_utf8(texts[i])}, {"vector", vector}}).dump() + "\n";
-    }
-    out_ == "-" ? put_output(all) : write_file_atomically(out_, all);
+    const auto put_each = [&](const auto& put) {
+      for (size_t i = 0; i < texts.size(); ++i) {
+        const Json vector = to_json(encoder, vectors, static_cast<int64_t>(i));
+        put(Json::object({{"text", valid_utf8(texts[i])}, {"vector", vector}}).dump() + "\n");
+      }
+    };
+    if (out_ == "-") return put_each(put_output);
+    write_file_atomically(
+        out_, [&](FileWriter& file) { put_each([&](const std::string& line) { file.write(line); }); });
   }
 
   EmbedFlags flags_;
