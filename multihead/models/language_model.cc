@@ -51,6 +51,23 @@ nn::TransformerLayerOptions layer_at(const LanguageModelConfig& c, int64_t layer
   return o;
 }
 
+// The fields of latent attention, which must be those of one, or 0.
+void resolve_latent(LanguageModelConfig& c) {
+  if (c.latent_dim == 0) {
+    MH_CHECK(c.query_latent_dim == 0 && c.value_head_dim == 0, ValueError,
+             "config: query_latent_dim and value_head_dim need latent_dim");
+    return;
+  }
+  MH_CHECK(c.attention.empty(), ValueError, "config: latent_dim and attention ", quote(c.attention),
+           " exclude each other");
+  MH_CHECK(c.num_kv_heads == c.num_heads, ValueError,
+           "config: with latent_dim all heads have their own keys; expected num_kv_heads ", c.num_heads,
+           " or 0, got ", c.num_kv_heads);
+  MH_CHECK(c.positions == Positions::rotary && rotary_dim(c) < c.head_dim, ValueError,
+           "config: latent_dim needs rotary positions and a rotary_fraction below 1");
+  if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
+}
+
 }  // namespace
 
 template <>
@@ -125,23 +142,6 @@ const std::vector<ConfigField<LanguageModelConfig>>& config_fields() {
        "with --latent-dim: the vector that queries are made from (0: the token's own)"},
       {"value_head_dim", &C::value_head_dim, later, kSizeOrNone}};
   return fields;
-}
-
-// The fields of latent attention, which must be those of one, or 0.
-void resolve_latent(LanguageModelConfig& c) {
-  if (c.latent_dim == 0) {
-    MH_CHECK(c.query_latent_dim == 0 && c.value_head_dim == 0, ValueError,
-             "config: query_latent_dim and value_head_dim need latent_dim");
-    return;
-  }
-  MH_CHECK(c.attention.empty(), ValueError, "config: latent_dim and attention ", quote(c.attention),
-           " exclude each other");
-  MH_CHECK(c.num_kv_heads == c.num_heads, ValueError,
-           "config: with latent_dim all heads have their own keys; expected num_kv_heads ", c.num_heads,
-           " or 0, got ", c.num_kv_heads);
-  MH_CHECK(c.positions == Positions::rotary && rotary_dim(c) < c.head_dim, ValueError,
-           "config: latent_dim needs rotary positions and a rotary_fraction below 1");
-  if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
 }
 
 LanguageModelConfig resolved(LanguageModelConfig c) {
