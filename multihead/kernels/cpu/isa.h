@@ -12,7 +12,8 @@ enum class Isa { baseline, avx2, avx512 };
 Isa current_isa();
 /// The best level of this CPU.
 Isa best_isa();
-/// Caps dispatch for every later kernel call of the process. Throws ValueError if the CPU lacks `isa`.
+/// Caps dispatch for every later kernel call of the process; a build without `isa` (MULTIHEAD_TARGETS) takes
+/// the best below. Throws ValueError if the CPU, or this build, has nothing as good.
 /// Not to be called while kernels run.
 void set_isa(Isa isa);
 
