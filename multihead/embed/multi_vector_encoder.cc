@@ -7,7 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/embed/batches-inl.h"
-#include "multihead/embed/modules-inl.h"
+#include "multihead/embed/modules/modules-inl.h"
 #include "multihead/ops/embedding.h"
 #include "multihead/ops/shape.h"
 

@@ -9,7 +9,7 @@
 #include "multihead/core/error.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
-#include "multihead/embed/folder-inl.h"
+#include "multihead/embed/modules/folder-inl.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"

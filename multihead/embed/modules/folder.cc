@@ -3,8 +3,8 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/embed/folder-inl.h"
-#include "multihead/embed/modules-inl.h"
+#include "multihead/embed/modules/folder-inl.h"
+#include "multihead/embed/modules/modules-inl.h"
 #include "multihead/io/config.h"
 
 namespace multihead::embed {

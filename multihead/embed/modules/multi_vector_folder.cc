@@ -3,8 +3,8 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
-#include "multihead/embed/folder-inl.h"
-#include "multihead/embed/modules-inl.h"
+#include "multihead/embed/modules/folder-inl.h"
+#include "multihead/embed/modules/modules-inl.h"
 #include "multihead/embed/multi_vector_encoder.h"
 #include "multihead/io/config.h"
 #include "multihead/io/safetensors.h"
