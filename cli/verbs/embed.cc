@@ -72,6 +72,10 @@ struct EmbedFlags {
     flags.choice("precision", precision, word_list<train::Precision>(),
                  "of products and attention; bf16: of the weights too, unless --weights says otherwise");
   }
+  SentenceEncoder pooled_as_asked(SentenceEncoder encoder) const {
+    if (const auto pools = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*pools);
+    return encoder;
+  }
   // Flags that mean something for one kind of vectors only.
   void check_flags_of(embed::VectorKind made) const {
     const bool is_dense = made == embed::VectorKind::dense;
@@ -98,11 +102,15 @@ struct EmbedFlags {
     return reading([&]() -> AnyEncoder {
       if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dtype);
       if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dtype);
-      SentenceEncoder encoder =
-          SentenceEncoder::load(folder, dtype, task == TextTask::none ? "" : std::string(word_of(task)));
-      if (const auto pools = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*pools);
-      return encoder;
+      return pooled_as_asked(
+          SentenceEncoder::load(folder, dtype, task == TextTask::none ? "" : std::string(word_of(task))));
     });
+  }
+  /// The encoder of queries, where a Router sends them elsewhere.
+  std::optional<AnyEncoder> route_of_queries(const AnyEncoder& of_documents) const {
+    const auto* dense = std::get_if<SentenceEncoder>(&of_documents);
+    if (dense == nullptr || !embed::has_routes(folder)) return {};
+    return reading([&] { return pooled_as_asked(dense->route("query")); });
   }
   AnyVectors encode(const AnyEncoder& any, std::span<const std::string> texts, TextTask task,
                     TextMeter* meter) const {
@@ -283,16 +291,13 @@ class Search : public Verb {
       throw UsageError("--index and --compress are for dense vectors");
     similarity_ = reading([&] { return similarity_of(encoder); });
     if (similarity_ == Similarity::cosine && dense != nullptr) flags_.options.normalize = true;
-    if (compress_ != "none" && is_distance(similarity_)) {
-      throw UsageError(concat("--compress finds by inner products; the folder compares vectors by ",
-                              word_of(similarity_), " distances"));
-    }
+    if (compress_ != "none" && similarity_ == Similarity::manhattan)
+      throw UsageError("--compress cannot find by manhattan distances, by which the folder compares vectors");
     const std::vector<std::string> texts = single_texts_of(data_, format_);
     const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
     if (const auto kind = value_of<embed::IndexKind>(compress_))
       compressed_.emplace(std::get<Tensor>(corpus), *kind);
-    std::optional<AnyEncoder> route;  // of queries
-    if (dense != nullptr && embed::has_routes(flags_.folder)) route = flags_.load(TextTask::query);
+    const std::optional<AnyEncoder> route = flags_.route_of_queries(encoder);
     const AnyEncoder& asking = route ? *route : encoder;
     if (!query_.empty()) {
       show(asking, corpus, texts, query_, common.json);
@@ -303,10 +308,6 @@ class Search : public Verb {
   }
 
  private:
-  static bool is_distance(Similarity how) {
-    return how == Similarity::euclidean || how == Similarity::manhattan;
-  }
-
   static Similarity similarity_of(const AnyEncoder& any) {
     const auto own = [](const auto& encoder) {
       if constexpr (std::is_same_v<std::decay_t<decltype(encoder)>, MultiVectorEncoder>) {
@@ -381,7 +382,7 @@ class Search : public Verb {
   }
 
   std::vector<embed::Match> matches_of(const AnyVectors& query, const AnyVectors& corpus) const {
-    if (compressed_) return compressed_->nearest(std::get<Tensor>(query), top_).front();
+    if (compressed_) return compressed_->nearest(std::get<Tensor>(query), top_, similarity_).front();
     const auto among = [&](const auto& texts) {
       using Vectors = std::decay_t<decltype(texts)>;
       if constexpr (std::is_same_v<Vectors, embed::MultiVectors>) {

@@ -37,4 +37,8 @@ inline void add_scores(std::vector<std::vector<Match>>& best, const Tensor& scor
 void check_finite(const char* who, const Tensor& rows);
 void check_count(int64_t count);
 
+/// The similarity of two rows by what they share, an inner product, and the squared length of each (by manhattan:
+/// the sum over columns of |x| + |y| - |x - y|, and the sums of magnitudes).
+double score_of(Similarity by, double shared, double query_size, double size);
+
 }  // namespace multihead::embed::detail

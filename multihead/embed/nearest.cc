@@ -31,6 +31,13 @@ void check_count(int64_t count) {
   MH_CHECK(count > 0, ValueError, "nearest: count must be positive, got ", count);
 }
 
+double score_of(Similarity by, double shared, double query_size, double size) {
+  if (by == Similarity::dot) return shared;
+  if (by == Similarity::manhattan) return shared - query_size - size;
+  if (by == Similarity::euclidean) return -std::sqrt(std::max(query_size + size - 2 * shared, 0.0));
+  return query_size > 0 && size > 0 ? shared / std::sqrt(query_size * size) : 0;
+}
+
 }  // namespace detail
 
 namespace {
@@ -38,6 +45,7 @@ namespace {
 using detail::check_count;
 using detail::check_finite;
 using detail::keep_best;
+using detail::score_of;
 
 void check_scores(std::span<const float> scores) {
   MH_CHECK(std::all_of(scores.begin(), scores.end(), [](float value) { return std::isfinite(value); }),
@@ -104,13 +112,6 @@ std::vector<double> sizes_of(const SparseRows& rows, const Ends& ends, Similarit
     }
   }
   return sizes;
-}
-
-double score_of(Similarity by, double shared, double query_size, double size) {
-  if (by == Similarity::dot) return shared;
-  if (by == Similarity::manhattan) return shared - query_size - size;
-  if (by == Similarity::euclidean) return -std::sqrt(std::max(query_size + size - 2 * shared, 0.0));
-  return query_size > 0 && size > 0 ? shared / std::sqrt(query_size * size) : 0;
 }
 
 // The sum over the rows of `scores`, [query vectors, text vectors], of the largest of the columns [begin,

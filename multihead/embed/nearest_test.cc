@@ -1,19 +1,24 @@
 #include "multihead/embed/nearest.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/pooling.h"
 #include "multihead/embed/vector_index.h"
 #include "multihead/kernels/quantized/format.h"
+#include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {
 namespace {
+
+using ::testing::HasSubstr;
 
 SparseRows random_sparse(int64_t rows, int64_t width, Rng& rng) {
   const std::vector<float> dense = randn({rows, width}, rng).to_vector<float>();
@@ -122,6 +127,51 @@ TEST(NearestTest, MaxSimHasTheSameBitsInPartsAndOnAnyNumberOfThreads) {
   set_num_threads(threads);
 }
 
+TEST(NearestTest, FindsTheLargestProductsInOrder) {
+  std::mt19937 rng(9);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kRows = 9000, kDim = 5;
+  std::vector<float> corpus(kRows * kDim), query(2 * kDim);
+  for (float& x : corpus) x = normal(rng);
+  for (float& x : query) x = normal(rng);
+  std::copy_n(corpus.begin(), kDim, corpus.end() - kDim);  // the last row is the first
+  std::copy_n(corpus.begin(), kDim, query.begin());
+  for (int64_t i = 0; i < kDim; ++i) corpus[i] *= 100, corpus[corpus.size() - kDim + i] *= 100;
+  const auto best = nearest(Tensor::of<float>({2, kDim}, query), Tensor::of<float>({kRows, kDim}, corpus), 7);
+  ASSERT_EQ(best.size(), 2u);
+  EXPECT_EQ(best[0][0].row, 0);
+  EXPECT_EQ(best[0][1].row, kRows - 1);
+  for (const auto& list : best) {
+    ASSERT_EQ(list.size(), 7u);
+    for (size_t i = 1; i < list.size(); ++i) EXPECT_GE(list[i - 1].score, list[i].score);
+  }
+  EXPECT_THROW(nearest(Tensor::zeros({1, 3}), Tensor::zeros({1, 4}), 1), ShapeError);
+}
+
+// They would have no place in an order, and spoil that of others.
+TEST(NearestTest, NanAndInfAreRefusedByRow) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (const float bad : {nan, inf, -inf}) {
+    for (const int64_t row : {0, 6000}) {
+      Tensor corpus = Tensor::full({6001, 3}, 0.5), queries = Tensor::full({2, 3}, 0.5);
+      corpus.data<float>()[row * 3 + 1] = bad;
+      EXPECT_THAT(
+          [&] { nearest(queries, corpus, 4); },
+          ThrowsMessage<ValueError>(HasSubstr(concat("row ", row, " of the corpus holds NaN or Inf"))));
+      queries.data<float>()[4] = bad;
+      EXPECT_THAT(
+          [&] {
+            nearest(queries, Tensor::full({5, 3}, 0.5), 4);
+          },
+          ThrowsMessage<ValueError>(HasSubstr("row 1 of the queries holds NaN or Inf")));
+    }
+  }
+  const Tensor large = Tensor::of<float>({1, 2}, std::vector<float>{3e38F, 3e38F});
+  EXPECT_THAT([&] { nearest(large, large, 1); },
+              ThrowsMessage<ValueError>(HasSubstr("a score is not finite")));
+  EXPECT_EQ(nearest(large, Tensor::full({1, 2}, 0.25), 1)[0][0].row, 0);
+}
+
 TEST(VectorIndexTest, FindsWhatIsNearestInFewerBits) {
   Rng rng(4);
   const Tensor rows = normalized_rows(randn({900, 70}, rng));
@@ -130,7 +180,7 @@ TEST(VectorIndexTest, FindsWhatIsNearestInFewerBits) {
   for (const IndexKind kind : {IndexKind::int8, IndexKind::binary}) {
     const VectorIndex index(rows, kind);
     int64_t found = 0;
-    const auto got = index.nearest(queries, 10, kind == IndexKind::binary ? 40 : 4);
+    const auto got = index.nearest(queries, 10, Similarity::dot, kind == IndexKind::binary ? 40 : 4);
     for (size_t q = 0; q < want.size(); ++q) {
       EXPECT_NEAR(got[q][0].score, want[q][0].score, 3e-2);
       for (const Match& match : want[q]) {
@@ -144,6 +194,37 @@ TEST(VectorIndexTest, FindsWhatIsNearestInFewerBits) {
       EXPECT_NEAR(itself[i][0].score, 1, 1e-2);
     }
   }
+  // Rows of many lengths, by other similarities; one without a length.
+  Tensor uneven = mul(rows, exp(randn({900, 1}, rng)));
+  std::fill_n(uneven.data<float>() + 3 * 70, 70, 0.0F);
+  for (const Similarity by : {Similarity::cosine, Similarity::euclidean}) {
+    const auto best = nearest(queries, uneven, 10, by);
+    const VectorIndex bytes(uneven, IndexKind::int8);
+    const auto near = bytes.nearest(queries, 10, by);
+    int64_t found = 0;
+    for (size_t q = 0; q < best.size(); ++q) {
+      for (const Match& match : best[q]) {
+        for (const Match& other : near[q]) {
+          if (other.row != match.row) continue;
+          ++found;
+          EXPECT_NEAR(other.score, match.score, 3e-2) << word_of(by);
+        }
+      }
+    }
+    EXPECT_GE(found, 190) << word_of(by);
+    const auto signs = VectorIndex(uneven, IndexKind::binary).nearest(queries, 3, by, 300);
+    for (size_t q = 0; q < best.size(); ++q) {
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(signs[q][i].row, near[q][i].row) << word_of(by);
+        EXPECT_EQ(signs[q][i].score, near[q][i].score) << word_of(by);
+      }
+    }
+  }
+  EXPECT_EQ(VectorIndex(Tensor::zeros({1, 70}), IndexKind::int8)
+                .nearest(queries, 1, Similarity::cosine)[0][0]
+                .score,
+            0);
+  EXPECT_THROW(VectorIndex(rows, IndexKind::int8).nearest(queries, 1, Similarity::manhattan), ValueError);
   // Parts of many rows, a last panel that is not full, columns that fill no group: each row finds itself.
   const Tensor many = normalized_rows(randn({4200, 67}, rng));
   for (const IndexKind kind : {IndexKind::int8, IndexKind::binary}) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
+#include "multihead/ops/elementwise.h"
 
 namespace multihead::embed {
 namespace {
@@ -176,6 +178,14 @@ Tensor pooled(std::span<const Pooling> pooling, const Tensor& features, const mo
   }
   return features.dtype() == Dtype::f64 ? run_pool<double>(pooling, features, rows, skipped)
                                         : run_pool<float>(pooling, features, rows, skipped);
+}
+
+Tensor mixed(std::span<const Tensor> states, std::span<const float> weights) {
+  MH_CHECK(!states.empty() && states.size() == weights.size(), ShapeError, "mixed: ", states.size(),
+           " states need as many weights, got ", weights.size());
+  Tensor sum = scale(states[0], weights[0]);
+  for (size_t i = 1; i < states.size(); ++i) sum = add(sum, scale(states[i], weights[i]));
+  return scale(sum, 1 / std::accumulate(weights.begin(), weights.end(), 0.0));
 }
 
 Tensor normalized_rows(const Tensor& x) {

@@ -31,6 +31,10 @@ constexpr auto enum_words(Pooling) {
 Tensor pooled(std::span<const Pooling> pooling, const Tensor& features, const models::TokenRows& rows,
               int64_t skipped = 0);
 
+/// The mean of a model's states by weight: the sum of weights[i] · states[i], over that of the weights.
+/// Shapes: those of the states. Dtypes: f32, f64. Gradient: states.
+Tensor mixed(std::span<const Tensor> states, std::span<const float> weights);
+
 /// Rows of length 1 (of a length of at least 1e-12). Shapes: [n, dim]. Dtypes: f32, f64. Gradient: x.
 Tensor normalized_rows(const Tensor& x);
 

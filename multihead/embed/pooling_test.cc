@@ -44,6 +44,19 @@ TEST(PoolingTest, Gradients) {
   }
 }
 
+TEST(PoolingTest, StatesAreMixedByWeight) {
+  const std::vector<Tensor> states = {Tensor::of<float>({2}, {1, 2}), Tensor::of<float>({2}, {5, -2})};
+  EXPECT_EQ(mixed(states, std::vector<float>{1, 3}).to_vector<float>(), (std::vector<float>{4, -1}));
+  EXPECT_THROW(mixed(states, std::vector<float>{1}), ShapeError);
+  Rng rng(5);
+  const auto result = testing::gradcheck_one(
+      [](const std::vector<Tensor>& in) {
+        return mixed(in, std::vector<float>{1, -2, 3});
+      },
+      {randn({3, 4}, rng, Dtype::f64), randn({3, 4}, rng, Dtype::f64), randn({3, 4}, rng, Dtype::f64)});
+  EXPECT_TRUE(result.ok) << result.message;
+}
+
 TEST(PoolingTest, RowsOfLengthOneAndTheirGradient) {
   const Tensor x = Tensor::of<float>({2, 2}, {3, 4, 0, 0});
   EXPECT_EQ(normalized_rows(x).to_vector<float>(), (std::vector<float>{0.6F, 0.8F, 0, 0}));

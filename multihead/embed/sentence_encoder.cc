@@ -72,26 +72,45 @@ SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, s
 
 SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                       const std::string& task) {
+  return load_modules({folder, "", weights}, task, nullptr);
+}
+
+SentenceEncoder SentenceEncoder::route(const std::string& task) const {
+  MH_CHECK(!source_.folder.empty(), ValueError,
+           "SentenceEncoder: only one that was loaded from a folder has routes");
+  return load_modules(source_, task, this);
+}
+
+SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::string& task,
+                                              const SentenceEncoder* known) {
+  const std::string& folder = source.folder;
   Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
   const std::vector<detail::Module> modules = detail::read_modules(folder, task);
-  MH_CHECK(weights || !has_routes(folder), FormatError, folder,
+  MH_CHECK(source.weights || !has_routes(folder), FormatError, folder,
            ": a folder with a Router is not trained, as one route would be saved without the others");
   const std::string& model = modules[0].path;
-  TextModel encoder = TextModel::load(model, weights);
+  const bool is_known = known != nullptr && known->source_.model == model;
+  TextModel encoder = is_known ? known->encoder_ : TextModel::load(model, source.weights);
+  text::Tokenizer tokenizer =
+      is_known ? known->tokenizer_ : text::Tokenizer::load(models::tokenizer_folder(model));
   const int64_t length = detail::read_max_length(model, encoder.context());
-  SentenceEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(model)),
-                         {Pooling::mean}, length);
+  SentenceEncoder loaded(std::move(encoder), std::move(tokenizer), {Pooling::mean}, length);
+  loaded.source_ = {folder, model, source.weights};
   if (io::is_gguf_file(folder)) {
     loaded.pooling_ = {pooling_of_gguf(folder)};
     loaded.steps_ = steps_of_gguf(folder, loaded.dim());
   }
   detail::check_transformer(model, loaded.tokenizer_, "feature-extraction");
-  for (size_t i = 1; i < modules.size(); ++i) {
-    if (modules[i].kind == "Pooling") {
-      loaded.read_pooling(modules[i].path);
+  size_t next = 1;
+  if (modules.size() > 1 && modules[1].kind == "WeightedLayerPooling") loaded.read_mix(modules[next++].path);
+  for (; next < modules.size(); ++next) {
+    if (modules[next].kind == "Pooling") {
+      loaded.read_pooling(modules[next].path);
     } else {
-      loaded.steps_.push_back(detail::read_step(modules[i], loaded.dim(), "sentence_embedding",
-                                                "Transformer, Pooling, Dense, LayerNorm and Normalize"));
+      loaded.steps_.push_back(
+          detail::read_step(modules[next], loaded.dim(), "sentence_embedding",
+                            "Transformer, WeightedLayerPooling after it, Pooling, Dense, LayerNorm and "
+                            "Normalize"));
     }
   }
   // The last one is an option of encode().
@@ -154,9 +173,16 @@ Tensor SentenceEncoder::finished(const Tensor& pooled, int64_t columns, std::opt
   return normalize.value_or(false) ? normalized_rows(x) : x;
 }
 
+// What is pooled.
+Tensor SentenceEncoder::features(const models::TokenRows& rows, Rng* rng) const {
+  if (mix_.weights.empty()) return encoder_.features(rows, rng);
+  std::vector<Tensor> states = encoder_.states(rows, rng);
+  states.erase(states.begin(), states.begin() + mix_.first);
+  return mixed(states, mix_.weights);
+}
+
 Tensor SentenceEncoder::vectors(const models::TokenRows& rows, bool normalize, Rng* rng) const {
-  return finished(pooled(pooling_, encoder_.features(rows, rng), rows, skipped(prompt_of({}))), dim(),
-                  normalize);
+  return finished(pooled(pooling_, features(rows, rng), rows, skipped(prompt_of({}))), dim(), normalize);
 }
 
 std::vector<int32_t> SentenceEncoder::tokens(const std::string& text, int64_t max_length) const {
@@ -188,12 +214,12 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
         return text::Encoding{std::move(ids), {}};
       },
       [&](const models::TokenRows& rows, int64_t first) {
-        const auto features = [&] {
+        const auto computed = [&] {
           const Autocast autocast(options.precision);
-          return encoder_.features(rows).to(Dtype::f32);
+          return features(rows).to(Dtype::f32);
         };
         const Tensor vectors =
-            finished(pooled(pooling_, features(), rows, left_out), width, options.normalize);
+            finished(pooled(pooling_, computed(), rows, left_out), width, options.normalize);
         std::copy_n(vectors.data<float>(), vectors.numel(), out.data<float>() + first * width);
       });
   for (size_t i = 0; i < texts.size(); ++i) {

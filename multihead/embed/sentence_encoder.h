@@ -32,6 +32,13 @@ struct VectorStep {
   std::string function = "Identity";  ///< torch.nn's name
 };
 
+/// WeightedLayerPooling: a token's vector is the mean by weight of a model's states (TextModel::states) from
+/// `first` on.
+struct LayerMix {
+  int64_t first = 0;
+  std::vector<float> weights = {};  ///< empty: it is the last state
+};
+
 struct EncodeTextOptions {
   std::optional<std::string> prompt = {};  ///< prepended to every text; empty: none …
   std::string prompt_name = {};  ///< … or one of the folder's prompts; neither: its default, if any
@@ -51,8 +58,8 @@ struct EncodeTextOptions {
 /// on any number of threads.
 class SentenceEncoder {
  public:
-  /// Reads a folder of sentence-transformers (modules.json: Transformer, Pooling, Dense, LayerNorm,
-  /// Normalize) or a model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or
+  /// Reads a folder of sentence-transformers (modules.json: Transformer, WeightedLayerPooling, Pooling, Dense,
+  /// LayerNorm, Normalize) or a model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or
   /// left as they are, to be trained. Of a folder with a Router, the modules for texts of `task`, "query",
   /// "document" or another route's; "": the default route. Throws IoError, FormatError (a step that is none of
   /// these, a task without a route).
@@ -62,6 +69,10 @@ class SentenceEncoder {
 
   SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
+
+  /// The modules for texts of another task, of the folder that this was loaded from; a Transformer that both
+  /// tasks have is shared. Throws as load().
+  SentenceEncoder route(const std::string& task) const;
 
   /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
   /// unknown prompt).
@@ -102,7 +113,16 @@ class SentenceEncoder {
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
+  /// Where the modules were read.
+  struct Source {
+    std::string folder, model;
+    std::optional<nn::WeightDtype> weights;
+  };
+  static SentenceEncoder load_modules(const Source& source, const std::string& task,
+                                      const SentenceEncoder* known);
+  void read_mix(const std::string& folder);
   void read_pooling(const std::string& folder);
+  Tensor features(const models::TokenRows& rows, Rng* rng = nullptr) const;
   /// The first tokens of a text with this prompt that the pooling leaves out.
   int64_t skipped(const std::string& prompt) const;
   std::string prompt_of(const EncodeTextOptions& options) const;
@@ -110,12 +130,14 @@ class SentenceEncoder {
 
   TextModel encoder_;
   text::Tokenizer tokenizer_;
+  LayerMix mix_;
   std::vector<Pooling> pooling_;
   std::vector<VectorStep> steps_;
   bool normalizes_ = false;
   bool pools_prompt_ = true;
   int64_t max_length_ = 0;
   Prompts prompts_;
+  Source source_;
 };
 
 }  // namespace multihead::embed

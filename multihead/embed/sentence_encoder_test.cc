@@ -14,6 +14,7 @@
 #include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/nn/points.h"
 #include "multihead/ops/activation.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
@@ -194,6 +195,63 @@ TEST(SentenceEncoderTest, ModulesFollowEachOtherInAnyOrderAndAreSaved) {
   EXPECT_EQ(again.similarity_fn_name(), "dot");
 }
 
+// Σ weight · state / Σ weight, the states being the layers' inputs and the last one's output.
+TEST(SentenceEncoderTest, LayersAreMixedByWeightAndSaved) {
+  const Folder folder;
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("WeightedLayerPooling", "1") +
+                                   "," + module("Pooling", "2") + "]");
+  const std::string own = R"({"embedding_dimension": 24, "layer_start": 1, "num_hidden_layers": 2})";
+  folder.write("1/config.json", own);
+  folder.write("2/config.json", R"({"pooling_mode": "cls"})");
+  const auto weigh = [&](const std::vector<float>& weights) {
+    io::save_safetensors(folder.path + "/1/model.safetensors",
+                         {{"layer_weights", Tensor::of({std::ssize(weights)}, weights)}});
+  };
+  weigh({3, -1});
+  EXPECT_THAT(folder.error(), HasSubstr("needs \"output_hidden_states\": true"));
+  folder.write("sentence_bert_config.json", R"({"config_args": {"output_hidden_states": true}})");
+  const SentenceEncoder encoder = SentenceEncoder::load(folder.path);
+  const auto got = encoder.encode(kTexts).to_vector<float>();
+  const auto tokens = make_tokenizer().encode(kTexts[0]);
+  const models::TokenRows rows = models::TokenRows::of(std::span(&tokens, 1));
+  models::Encoder model = make_encoder();
+  nn::Points points;
+  points.keep("layers.1.resid_pre");
+  const nn::PointScope scope(points);
+  const auto last = model.features(rows).to_vector<float>();
+  const auto middle = points.kept().at("layers.1.resid_pre").to_vector<float>();
+  const std::vector<Tensor> states = TextModel(make_encoder()).states(rows);
+  ASSERT_EQ(states.size(), 3U);
+  EXPECT_EQ(states[1].to_vector<float>(), middle);
+  for (size_t i = 0; i < 24; ++i) EXPECT_NEAR(got[i], (3 * middle[i] - last[i]) / 2, 1e-5);
+  EXPECT_EQ(encoder.encode(kTexts, {.batch_tokens = 1}).to_vector<float>(), got);
+
+  for (const auto& [part, contents] : encoder.module_files()) {
+    for (const auto& [name, text] : contents.files) folder.write((fs::path(part) / name).string(), text);
+    for (const auto& [name, tensors] : contents.tensors)
+      io::save_safetensors((fs::path(folder.path) / part / name).string(), tensors);
+  }
+  EXPECT_EQ(SentenceEncoder::load(folder.path).encode(kTexts).to_vector<float>(), got);
+
+  const std::string saved = folder.path + "/1_WeightedLayerPooling";
+  for (const auto& [config, name] :
+       {std::pair(R"({"num_hidden_layers": 3})", "\"num_hidden_layers\" must be 2"),
+        {R"({"layer_start": 3})", "\"layer_start\" must be in [0, 2]"},
+        {R"({"word_embedding_dimension": 8})", "word_embedding_dimension"},
+        {R"({"layer_start": 2})", "layer_weights must be [1]"},
+        {R"({"layer_start": 1, "scale": 2})", "scale"}}) {
+    folder.write("1_WeightedLayerPooling/config.json", config);
+    EXPECT_THAT(folder.error(), HasSubstr(name));
+  }
+  folder.write("1_WeightedLayerPooling/config.json", own);
+  io::save_safetensors(saved + "/model.safetensors",
+                       {{"layer_weights", Tensor::of({2}, std::vector<float>{1, -1})}});
+  EXPECT_THAT(folder.error(), HasSubstr("sum that is not 0"));
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "2_Pooling") + "," +
+                                   module("WeightedLayerPooling", "1_WeightedLayerPooling") + "]");
+  EXPECT_THAT(folder.error(), HasSubstr("\"WeightedLayerPooling\" is not supported"));
+}
+
 TEST(SentenceEncoderTest, AVectorHasTheSameBitsInAnyCompany) {
   const SentenceEncoder encoder(make_encoder(), make_tokenizer());
   std::mt19937 rng(5);
@@ -306,7 +364,8 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
     folder.write("router_config.json", concat(R"({"types": {"mean_0_Transformer": "a.Transformer",
       "max_0_Transformer": "a.Transformer", "mean_1_Pooling": "b.Pooling", "max_1_Pooling": "b.Pooling"},
       "structure": {"query": ["mean_0_Transformer", "mean_1_Pooling"],
-                    "document": ["max_0_Transformer", "max_1_Pooling"]}, "parameters": )",
+                    "document": ["max_0_Transformer", "max_1_Pooling"],
+                    "title": ["mean_0_Transformer", "max_1_Pooling"]}, "parameters": )",
                                               parameters, "}"));
   };
   const auto vectors = [&](const std::string& task) {
@@ -323,6 +382,16 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
   EXPECT_EQ(vectors("query"), plain(Pooling::mean));
   EXPECT_EQ(vectors("document"), plain(Pooling::max));
   EXPECT_EQ(vectors(""), plain(Pooling::max));
+  const SentenceEncoder documents = SentenceEncoder::load(folder.path, nn::WeightDtype::f32, "document");
+  const SentenceEncoder queries = documents.route("query"), titles = queries.route("title");
+  const auto table = [](const SentenceEncoder& of) {
+    return of.encoder().token_embedding.weight.data<float>();
+  };
+  EXPECT_EQ(table(titles), table(queries));  // the same Transformer
+  EXPECT_NE(table(documents), table(queries));
+  EXPECT_EQ(queries.encode(kTexts).to_vector<float>(), plain(Pooling::mean));
+  EXPECT_EQ(titles.encode(kTexts).to_vector<float>(), vectors("title"));
+  EXPECT_THROW(SentenceEncoder(model, make_tokenizer()).route("query"), ValueError);
   write(R"({"default_route": null, "allow_empty_key": true})");
   EXPECT_EQ(vectors(""), plain(Pooling::mean));  // the first
   write(R"j({"route_mappings": {"('passage', 'text')": "document", "(None, 'image')": "document",
@@ -340,7 +409,7 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
   };
   write(R"({"allow_empty_key": false})");
   EXPECT_THAT(error("", nn::WeightDtype::f32), HasSubstr("there is no default route"));
-  EXPECT_THAT(error("title", nn::WeightDtype::f32), HasSubstr("no route for the task \"title\""));
+  EXPECT_THAT(error("headline", nn::WeightDtype::f32), HasSubstr("no route for the task \"headline\""));
   EXPECT_THAT(error("query", {}), HasSubstr("is not trained"));
   write(R"({"default_route": "other"})");
   EXPECT_THAT(error("", nn::WeightDtype::f32), HasSubstr("route \"other\" has no modules"));
@@ -357,9 +426,8 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   EXPECT_THAT(folder.error(), HasSubstr("must be an array"));
   folder.write("modules.json", "[" + module("Transformer", "../other") + "]");
   EXPECT_THAT(folder.error(), HasSubstr("leaves the folder"));
-  folder.write("modules.json",
-               "[" + module("Transformer", "") + "," + module("WeightedLayerPooling", "1") + "]");
-  EXPECT_THAT(folder.error(), HasSubstr("\"WeightedLayerPooling\" is not supported"));
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("CNN", "1") + "]");
+  EXPECT_THAT(folder.error(), HasSubstr("\"CNN\" is not supported"));
   folder.write("modules.json", "[" + module("Pooling", "") + "]");
   EXPECT_THAT(folder.error(), HasSubstr("must be a Transformer"));
   folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
@@ -382,51 +450,6 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   folder.write("sentence_bert_config.json", "{}");
   folder.write("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})");
   EXPECT_THAT(folder.error(), HasSubstr("model_type"));
-}
-
-TEST(NearestTest, FindsTheLargestProductsInOrder) {
-  std::mt19937 rng(9);
-  std::normal_distribution<float> normal;
-  constexpr int64_t kRows = 9000, kDim = 5;
-  std::vector<float> corpus(kRows * kDim), query(2 * kDim);
-  for (float& x : corpus) x = normal(rng);
-  for (float& x : query) x = normal(rng);
-  std::copy_n(corpus.begin(), kDim, corpus.end() - kDim);  // the last row is the first
-  std::copy_n(corpus.begin(), kDim, query.begin());
-  for (int64_t i = 0; i < kDim; ++i) corpus[i] *= 100, corpus[corpus.size() - kDim + i] *= 100;
-  const auto best = nearest(Tensor::of<float>({2, kDim}, query), Tensor::of<float>({kRows, kDim}, corpus), 7);
-  ASSERT_EQ(best.size(), 2u);
-  EXPECT_EQ(best[0][0].row, 0);
-  EXPECT_EQ(best[0][1].row, kRows - 1);
-  for (const auto& list : best) {
-    ASSERT_EQ(list.size(), 7u);
-    for (size_t i = 1; i < list.size(); ++i) EXPECT_GE(list[i - 1].score, list[i].score);
-  }
-  EXPECT_THROW(nearest(Tensor::zeros({1, 3}), Tensor::zeros({1, 4}), 1), ShapeError);
-}
-
-// They would have no place in an order, and spoil that of others.
-TEST(NearestTest, NanAndInfAreRefusedByRow) {
-  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (const float bad : {nan, inf, -inf}) {
-    for (const int64_t row : {0, 6000}) {
-      Tensor corpus = Tensor::full({6001, 3}, 0.5), queries = Tensor::full({2, 3}, 0.5);
-      corpus.data<float>()[row * 3 + 1] = bad;
-      EXPECT_THAT(
-          [&] { nearest(queries, corpus, 4); },
-          ThrowsMessage<ValueError>(HasSubstr(concat("row ", row, " of the corpus holds NaN or Inf"))));
-      queries.data<float>()[4] = bad;
-      EXPECT_THAT(
-          [&] {
-            nearest(queries, Tensor::full({5, 3}, 0.5), 4);
-          },
-          ThrowsMessage<ValueError>(HasSubstr("row 1 of the queries holds NaN or Inf")));
-    }
-  }
-  const Tensor large = Tensor::of<float>({1, 2}, std::vector<float>{3e38F, 3e38F});
-  EXPECT_THAT([&] { nearest(large, large, 1); },
-              ThrowsMessage<ValueError>(HasSubstr("a score is not finite")));
-  EXPECT_EQ(nearest(large, Tensor::full({1, 2}, 0.25), 1)[0][0].row, 0);
 }
 
 TEST(NpyTest, IsReadAsItWasWrittenAndOtherFilesAreRefused) {

@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/nn/points.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::embed {
@@ -26,6 +27,12 @@ Tensor features_of(const Seq2Seq& model, const models::TokenRows& rows, Rng* rng
 template <class Model>
 Tensor features_of(const Model& model, const models::TokenRows& rows, Rng* rng) {
   return model.features(rows, rng);
+}
+
+int64_t layers_of(const models::Seq2SeqConfig& c) { return c.encoder_layers; }
+template <class Config>
+int64_t layers_of(const Config& c) {
+  return c.num_layers;
 }
 
 int64_t context_of(const models::Seq2SeqConfig& c) { return c.max_positions; }
@@ -61,6 +68,25 @@ TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDty
 
 Tensor TextModel::features(const models::TokenRows& rows, Rng* rng) const {
   return std::visit([&](const auto& model) { return features_of(model, rows, rng); }, model_);
+}
+
+std::vector<Tensor> TextModel::states(const models::TokenRows& rows, Rng* rng) const {
+  MH_CHECK(!std::holds_alternative<Seq2Seq>(model_), ValueError,
+           "TextModel: states of an encoder-decoder model are not supported");
+  nn::Points points;
+  points.keep("layers.*.resid_pre");
+  const nn::PointScope scope(points);
+  const Tensor last = features(rows, rng);
+  std::vector<Tensor> all;
+  for (int64_t i = 0; i < num_layers(); ++i) {
+    all.push_back(reshape(points.kept().at(concat("layers.", i, ".resid_pre")), last.shape()));
+  }
+  all.push_back(last);
+  return all;
+}
+
+int64_t TextModel::num_layers() const {
+  return std::visit([](const auto& model) { return layers_of(model.config()); }, model_);
 }
 
 int64_t TextModel::context() const {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "multihead/models/encoder.h"
 #include "multihead/models/language_model.h"
@@ -27,6 +28,12 @@ class TextModel {
   /// The features of every token, [N, embed_dim]. Dropout is active if and only if `rng` is given.
   Tensor features(const models::TokenRows& rows, Rng* rng = nullptr) const;
 
+  /// The embeddings and what each layer makes of them, the last one's as features() has it:
+  /// transformers' hidden states, num_layers() + 1 of [N, embed_dim]. Throws ValueError (an encoder-decoder
+  /// model).
+  std::vector<Tensor> states(const models::TokenRows& rows, Rng* rng = nullptr) const;
+
+  int64_t num_layers() const;
   int64_t context() const;
   int64_t embed_dim() const;
   int64_t vocab_size() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
@@ -18,6 +19,15 @@ constexpr int64_t kRowsOfPart = 4096;  // of the index, and between two selectio
 
 void to_signs(const float* row, int64_t dim, uint64_t* signs) {
   for (int64_t i = 0; i < dim; ++i) signs[i / kBits] |= static_cast<uint64_t>(row[i] > 0) << (i % kBits);
+}
+
+// Inner products of a query with rows to what orders the rows alike.
+void to_order(Similarity by, const float* squares, int64_t rows, float* products) {
+  if (by == Similarity::cosine) {
+    for (int64_t i = 0; i < rows; ++i) products[i] = squares[i] > 0 ? products[i] / std::sqrt(squares[i]) : 0;
+  } else if (by == Similarity::euclidean) {
+    for (int64_t i = 0; i < rows; ++i) products[i] = 2 * products[i] - squares[i];
+  }
 }
 
 }  // namespace
@@ -37,20 +47,31 @@ VectorIndex::VectorIndex(const Tensor& rows, IndexKind kind) : kind_(kind) {
     const int64_t begin = part * kRowsOfPart, end = std::min(begin + kRowsOfPart, size_);
     parts_[static_cast<size_t>(part)] = {slice(x, 0, begin, end), nn::WeightDtype::int8};
   });
+  squares_.resize(static_cast<size_t>(size_));
+  parallel_for(size_, [&](int64_t row, int) {
+    int64_t sum = 0;
+    each_code(row, [&](int64_t, int8_t code) { sum += int64_t{code} * code; });
+    const double scale = scale_of(row);
+    squares_[static_cast<size_t>(row)] = static_cast<float>(scale * scale * static_cast<double>(sum));
+  });
   if (kind == IndexKind::int8) return;
   signs_.resize(static_cast<size_t>(size_ * words));
   parallel_for(
       size_, [&](int64_t r, int) { to_signs(x.data<float>() + r * dim_, dim_, signs_.data() + r * words); });
 }
 
-void VectorIndex::scan_bytes(const Tensor& queries, Matches& best, int64_t count) const {
+void VectorIndex::scan_bytes(const Tensor& queries, Matches& best, int64_t count, Similarity by) const {
   constexpr int64_t kQueries = 512;  // at a time: their scores take 8 MB
   for (int64_t first = 0; first < queries.size(0); first += kQueries) {
     const int64_t last = std::min(first + kQueries, queries.size(0));
     Matches found(static_cast<size_t>(last - first));
     for (size_t part = 0; part < parts_.size(); ++part) {
       const Tensor scores = parts_[part](slice(queries, 0, first, last), {});
-      detail::add_scores(found, scores, static_cast<int64_t>(part) * kRowsOfPart, count);
+      const int64_t begin = static_cast<int64_t>(part) * kRowsOfPart, rows = scores.size(1);
+      parallel_for(last - first, [&](int64_t q, int) {
+        to_order(by, squares_.data() + begin, rows, scores.data<float>() + q * rows);
+      });
+      detail::add_scores(found, scores, begin, count);
     }
     std::move(found.begin(), found.end(), best.begin() + first);
   }
@@ -70,39 +91,54 @@ void VectorIndex::scan_signs(const float* query, std::vector<Match>& found, int6
   detail::keep_best(found, count);
 }
 
-// The sum in the order of the columns, so that it does not depend on the machine.
-float VectorIndex::score(const float* query, int64_t row) const {
+template <class Use>
+void VectorIndex::each_code(int64_t row, Use&& use) const {
   using namespace kernels::int8;
   const nn::PackedLinear& part = parts_[static_cast<size_t>(row / kRowsOfPart)];
   const PackedInt8 packed(part.packed().data<int32_t>(), part.out_features(), dim_);
   const int64_t own = row % kRowsOfPart, first = own / kPanelColumns * kPanelColumns;
   const int64_t width = std::min(kPanelColumns, padded_columns(part.out_features()) - first);
   const int8_t* codes = packed.weights + (first * groups_of(dim_) + own - first) * kGroup;
-  float sum = 0;
-  for (int64_t i = 0; i < dim_; ++i) {
-    const int8_t code = codes[i / kGroup * width * kGroup + i % kGroup];
-    sum += query[i] * static_cast<float>(code);
-  }
-  return sum * packed.scales[own];
+  for (int64_t i = 0; i < dim_; ++i) use(i, codes[i / kGroup * width * kGroup + i % kGroup]);
 }
 
-std::vector<std::vector<Match>> VectorIndex::nearest(const Tensor& queries, int64_t count,
+float VectorIndex::scale_of(int64_t row) const {
+  const nn::PackedLinear& part = parts_[static_cast<size_t>(row / kRowsOfPart)];
+  return kernels::int8::PackedInt8(part.packed().data<int32_t>(), part.out_features(), dim_)
+      .scales[row % kRowsOfPart];
+}
+
+// Sums in the order of the columns, so that they do not depend on the machine.
+float VectorIndex::score(const float* query, int64_t row, Similarity by) const {
+  float product = 0;
+  each_code(row, [&](int64_t i, int8_t code) { product += query[i] * static_cast<float>(code); });
+  product *= scale_of(row);
+  if (by == Similarity::dot) return product;
+  double square = 0;
+  for (int64_t i = 0; i < dim_; ++i) square += static_cast<double>(query[i]) * query[i];
+  const double own = squares_[static_cast<size_t>(row)];
+  return static_cast<float>(detail::score_of(by, product, square, own));
+}
+
+std::vector<std::vector<Match>> VectorIndex::nearest(const Tensor& queries, int64_t count, Similarity by,
                                                      int64_t rescored) const {
   MH_CHECK(queries.rank() == 2 && queries.size(1) == dim_ && queries.dtype() == Dtype::f32, ShapeError,
            "VectorIndex: queries must be [q, ", dim_, "] f32, got ", queries.shape(), " ", queries.dtype());
   detail::check_count(count);
   MH_CHECK(rescored > 0, ValueError, "VectorIndex: rescored must be positive, got ", rescored);
+  MH_CHECK(by != Similarity::manhattan, ValueError,
+           "VectorIndex: similarity manhattan is not supported; supported are cosine, dot and euclidean");
   detail::check_finite("queries", queries);
   const NoTape silent;
   const Tensor x = queries.contiguous();
   const int64_t candidates = std::min(count, size()) * std::min(rescored, size());
   Matches best(static_cast<size_t>(x.size(0)));
-  if (kind_ == IndexKind::int8) scan_bytes(x, best, candidates);
+  if (kind_ == IndexKind::int8) scan_bytes(x, best, candidates, by);
   parallel_for(x.size(0), [&](int64_t q, int) {
     std::vector<Match>& list = best[static_cast<size_t>(q)];
     const float* query = x.data<float>() + q * dim_;
     if (kind_ == IndexKind::binary) scan_signs(query, list, candidates);
-    for (Match& match : list) match.score = score(query, match.row);
+    for (Match& match : list) match.score = score(query, match.row, by);
     detail::keep_best(list, count);
   });
   return best;

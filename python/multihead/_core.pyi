@@ -2814,7 +2814,9 @@ class TextEncoder:
     """What multihead.SentenceEncoder is made of."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32', pooling: str | None = None, task: str = '') -> TextEncoder: ...
+    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
+
+    def route(self, task: str, pooling: str | None = None) -> TextEncoder: ...
 
     @staticmethod
     def has_routes(folder: str | bytes | os.PathLike[str]) -> bool: ...
@@ -3166,15 +3168,15 @@ def nearest_dense(queries: Tensor, corpus: Tensor, count: int, similarity: str =
 class VectorIndex:
     """
     Vectors in a byte for each number, to search more of them than fit as f32. kind 'int8' compares bytes,
-    'binary' signs; the best are ordered by inner products of the query with the bytes.
+    'binary' signs; the best are ordered by the similarity of the query and the bytes.
     """
 
     def __init__(self, vectors: ArrayLike, kind: str = 'int8') -> None: ...
 
-    def nearest(self, queries: ArrayLike, count: int = 10, *, rescored: int = 4) -> list[list[tuple[int, float]]]:
+    def nearest(self, queries: ArrayLike, count: int = 10, *, rescored: int = 4, similarity: str = 'dot') -> list[list[tuple[int, float]]]:
         """
         For each query [q, dim] the (row, score) of the nearest rows, nearest first; of `rescored` times as many the
-        scores are computed.
+        scores are computed. similarity: 'dot', 'cosine' or the distance 'euclidean', negated.
         """
 
     def __len__(self) -> int: ...

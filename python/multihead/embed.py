@@ -113,9 +113,9 @@ class SentenceEncoder(_TextEncoder):
         if truncate_dim is not None and truncate_dim < 1:
             raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
         self.truncate_dim = truncate_dim
-        self._load = lambda task: TextEncoder.load(model_name_or_path, weights or precision, pooling, task)
+        self._pooling = pooling
         self._routes: dict[str, TextEncoder] | None = {} if TextEncoder.has_routes(model_name_or_path) else None
-        self._take(model_name_or_path, self._load(""), _SIMILARITIES, {
+        self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or precision, pooling), _SIMILARITIES, {
             "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
             "similarity_fn_name": similarity_fn_name, "weights": weights, "pooling": pooling, "precision": precision})
 
@@ -156,11 +156,11 @@ class SentenceEncoder(_TextEncoder):
         return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
 
     def _route(self, task):
-        """A route's encoder, loaded when it is first asked for."""
+        """A route's encoder, made when it is first asked for."""
         if self._routes is None or not task:
             return self._encoder
         if task not in self._routes:
-            self._routes[task] = self._load(task)
+            self._routes[task] = self._encoder.route(task, self._pooling)
         return self._routes[task]
 
     def _encode_as(self, task, names, sentences, options):

@@ -199,6 +199,8 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "TextModel": "embed.SentenceEncoder",
     "pooled": "embed.SentenceEncoder",
     "normalized_rows": "embed.SentenceEncoder",
+    "mixed": "embed.SentenceEncoder",  # WeightedLayerPooling of a folder
+    "LayerMix": "embed.SentenceEncoder",
     "Adapter": "models.LanguageModel.load_adapter",
     "AdapterOptions": "train_language_model",  # lora_rank=, lora_alpha=, lora_targets=
     "LoraSettings": "train_language_model",

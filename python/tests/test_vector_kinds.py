@@ -182,6 +182,13 @@ def test_an_index_of_fewer_bits_finds_what_is_near():
         np.testing.assert_allclose([s for (_, s), in got], [s for (_, s), in want], rtol=2e-2)
     with pytest.raises(ValueError, match="kind must be one of"):
         mh.embed.VectorIndex(rows, "int4")
+    for similarity in ("cosine", "euclidean"):
+        want = mh.embed.nearest(queries, rows, 1, similarity)
+        got = mh.embed.VectorIndex(rows, "int8").nearest(queries, 1, similarity=similarity)
+        assert [row for (row, _), in got] == [row for (row, _), in want]
+        np.testing.assert_allclose([s for (_, s), in got], [s for (_, s), in want], atol=2e-2)
+    with pytest.raises(ValueError, match="similarity manhattan is not supported; supported are cosine, dot and euclidean"):
+        index.nearest(queries, similarity="manhattan")
 
 
 def test_nearest_as_the_folder_compares():
@@ -224,6 +231,28 @@ def test_a_router_sends_queries_and_documents_through_their_modules(splade, tmp_
         encoder.encode(TEXTS, task="title")
     with pytest.raises(ValueError, match="Router"):
         mh.SparseEncoder(str(folder))
+
+
+def test_layers_are_mixed_as_by_sentence_transformers(colbert, tmp_path):
+    theirs = pytest.importorskip("sentence_transformers")
+    torch = pytest.importorskip("torch")
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
+
+    (colbert / "modules.json").unlink()
+    weights = torch.nn.Parameter(torch.tensor([.5, -1, 2]))
+    transformer = Transformer(str(colbert), config_kwargs={"output_hidden_states": True})
+    model = theirs.SentenceTransformer(
+        modules=[transformer, WeightedLayerPooling(24, num_hidden_layers=2, layer_start=0, layer_weights=weights), Pooling(24, "mean")], device="cpu")
+    model.save_pretrained(str(tmp_path / "saved"))
+    want = model.encode(TEXTS)
+    np.testing.assert_allclose(mh.SentenceEncoder(str(tmp_path / "saved")).encode(TEXTS), want, atol=1e-5)
+    # Trained, the folder is read there with its layers.
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{a}\t{b}\n" for a, b in zip(TEXTS, TEXTS[::-1])))
+    mh.train_embedder(str(pairs), str(tmp_path / "out"), init=str(tmp_path / "saved"), steps=2, batch=4, lr=1e-2, progress=False)
+    trained = mh.SentenceEncoder(str(tmp_path / "out")).encode(TEXTS)
+    assert np.abs(trained - want).max() > 1e-3
+    np.testing.assert_allclose(theirs.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS), trained, atol=1e-5)
 
 
 def test_encoders_are_pickled_as_their_folder(splade, colbert, monkeypatch):

@@ -58,8 +58,23 @@ expect 0 '^11.832 +2  the dog sat on a mat' "$multihead" search by_dot --data te
 expect 0 '^-?0.000 +2  the dog sat on a mat' "$multihead" search by_euclidean --data texts.txt --query "the dog sat on a mat"
 expect 0 '^-[0-9]+.*  the cats' "$multihead" search by_manhattan --data texts.txt --query "the dog sat on a mat"
 expect 3 'similarity_fn_name "tanimoto" is not supported' "$multihead" search by_tanimoto --data texts.txt --query "a mat"
-expect 2 '--compress finds by inner products; the folder compares vectors by euclidean' "$multihead" search by_euclidean --data texts.txt --compress int8 --query "a mat"
+expect 0 '^-0.[0-9]+ +2  the dog sat on a mat' "$multihead" search by_euclidean --data texts.txt --compress int8 --query "the dog sat on a mat"
+expect 2 '--compress cannot find by manhattan distances' "$multihead" search by_manhattan --data texts.txt --compress int8 --query "a mat"
 expect 3 'is not the vector of line 1 .*length 1, not' "$multihead" search by_dot --data texts.txt --index kept.npy --query "a mat"
+
+# Queries and documents through one Transformer, pooled in two ways.
+mkdir -p routed/query routed/document
+cp -r model routed/shared
+printf '[{"type": "st.Router", "path": ""}]' >routed/modules.json
+printf '{"types": {"shared": "st.Transformer", "query": "st.Pooling", "document": "st.Pooling"}, "structure": {
+  "query": ["shared", "query"], "document": ["shared", "document"]}}' >routed/router_config.json
+printf '{"pooling_mode": "cls"}' >routed/query/config.json
+printf '{"pooling_mode": "max"}' >routed/document/config.json
+"$multihead" embed model --data texts.txt --out cls.npy --pooling cls --quiet
+"$multihead" embed routed --data texts.txt --out query.npy --task query --quiet
+cmp cls.npy query.npy || fail "the route of queries is not pooled as it says"
+expect 0 '^0.[0-9]+ +[1-5]  ' "$multihead" search routed --data texts.txt --query "the dog sat on a mat"
+expect 0 '^1.000 +2  the dog' "$multihead" search routed --data texts.txt --pooling cls --query "the dog sat on a mat"
 
 expect 2 'data FILE and --out FILE are required' "$multihead" embed model
 expect 2 'must end in .npy or .jsonl' "$multihead" embed model --data texts.txt --out all.csv

@@ -1,5 +1,9 @@
 // How sentence-transformers' folders speak of what follows the encoder.
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <variant>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
@@ -39,7 +43,6 @@ namespace {
 using detail::dense_functions;
 using detail::find_value;
 using detail::joined;
-using detail::Module;
 
 std::string text_of(const Json& json) { return json.dump(2) + "\n"; }
 
@@ -86,6 +89,8 @@ std::vector<Pooling> modes_of(io::ConfigReader& config) {
   }
   return modes;
 }
+
+constexpr const char* kGivesStates = "output_hidden_states";
 
 // Vectors of one kind are all that a module reads and writes.
 void check_names(io::ConfigReader& config, const std::string& feature) {
@@ -184,6 +189,53 @@ int64_t width_after(const VectorStep& step, int64_t width) {
 
 }  // namespace detail
 
+namespace {
+
+// Whether transformers gives the hidden states, without which sentence-transformers passes over the module.
+bool gives_states(const std::string& folder) {
+  const Json own = detail::read_json(folder, "config.json");
+  const Json outer = detail::read_json(folder, "sentence_bert_config.json");
+  for (const Json* settings : {find_value(outer, "config_kwargs"), find_value(outer, "config_args"), &own}) {
+    const Json* given = settings == nullptr ? nullptr : find_value(*settings, kGivesStates);
+    if (given != nullptr) return *given == Json(true);
+  }
+  return false;
+}
+
+LayerMix mix_of(const std::string& folder, const TextModel& model, const std::string& model_folder) {
+  const std::string file = joined(folder, "config.json");
+  const Json json = io::load_json(file);
+  io::ConfigReader config(json, file);
+  const int64_t layers = model.num_layers();
+  for (const auto& [key, size] : {std::pair("word_embedding_dimension", model.embed_dim()),
+                                  {"embedding_dimension", model.embed_dim()},
+                                  {"num_hidden_layers", layers}}) {
+    const int64_t given = config.integer_or(key, size);
+    if (given != size) config.fail(key, concat("must be ", size, ", the model's, got ", given));
+  }
+  const int64_t first = config.integer_or("layer_start", 4);
+  if (first < 0 || first > layers) {
+    config.fail("layer_start", concat("must be in [0, ", layers, "], got ", first));
+  }
+  config.refuse_unknown();
+  MH_CHECK(!std::holds_alternative<models::Seq2Seq>(model.any()), FormatError, file,
+           ": WeightedLayerPooling after an encoder-decoder model is not supported");
+  MH_CHECK(
+      gives_states(model_folder), FormatError, joined(model_folder, "config.json"),
+      ": WeightedLayerPooling needs \"output_hidden_states\": true; without it sentence-transformers passes "
+      "over the module");
+  const io::SafetensorsFile weights(joined(folder, "model.safetensors"));
+  LayerMix mix = {first, loaded_weight(weights, "layer_weights", {layers + 1 - first}).to_vector<float>()};
+  const double sum = std::accumulate(mix.weights.begin(), mix.weights.end(), 0.0);
+  MH_CHECK(sum != 0 && std::isfinite(sum), FormatError, weights.path(),
+           ": layer_weights must have a finite sum that is not 0, got ", sum);
+  return mix;
+}
+
+}  // namespace
+
+void SentenceEncoder::read_mix(const std::string& folder) { mix_ = mix_of(folder, encoder_, source_.model); }
+
 void SentenceEncoder::read_pooling(const std::string& folder) {
   const std::string file = joined(folder, "config.json");
   const Json json = io::load_json(file);
@@ -217,6 +269,13 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
     if (tensor.defined()) tensors[name] = tensor;
   };
   add("Transformer");
+  if (!mix_.weights.empty()) {
+    io::CheckpointContents& part = add("WeightedLayerPooling");
+    part.files["config.json"] = text_of(Json::object({{"embedding_dimension", encoder_.embed_dim()},
+                                                      {"layer_start", mix_.first},
+                                                      {"num_hidden_layers", encoder_.num_layers()}}));
+    part.tensors["model.safetensors"]["layer_weights"] = Tensor::of({std::ssize(mix_.weights)}, mix_.weights);
+  }
   add("Pooling").files["config.json"] =
       text_of(pooling_config(pooling_, encoder_.embed_dim(), pools_prompt_));
   for (const VectorStep& step : steps_) {
@@ -245,8 +304,9 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
   for (const auto& [name, prompt] : prompts_.texts) prompts[name] = prompt;
   std::map<std::string, std::string>& own = folders[""].files;
   own["modules.json"] = text_of(modules);
-  own["sentence_bert_config.json"] =
-      text_of(Json::object({{"max_seq_length", max_length_}, {"do_lower_case", Json(false)}}));
+  Json limits = Json::object({{"max_seq_length", max_length_}, {"do_lower_case", Json(false)}});
+  if (!mix_.weights.empty()) limits["config_args"] = Json::object({{kGivesStates, Json(true)}});
+  own["sentence_bert_config.json"] = text_of(limits);
   own["config_sentence_transformers.json"] = text_of(Json::object(
       {{"prompts", prompts},
        {"default_prompt_name", prompts_.default_name.empty() ? Json() : Json(prompts_.default_name)},

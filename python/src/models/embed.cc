@@ -338,14 +338,22 @@ void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
           "load",
-          [](const Path& folder, const std::string& weights, const std::optional<std::string>& pooling,
-             const std::string& task) {
+          [](const Path& folder, const std::string& weights, const std::optional<std::string>& pooling) {
             const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
-            SentenceEncoder encoder = unlocked([&] { return SentenceEncoder::load(folder, dtype, task); });
+            SentenceEncoder encoder = unlocked([&] { return SentenceEncoder::load(folder, dtype); });
             if (pooling) encoder.set_pooling(to_enum<embed::Pooling>(*pooling, "pooling"));
             return encoder;
           },
-          "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none(), "task"_a = "")
+          "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none())
+      .def(
+          "route",
+          [](const SentenceEncoder& encoder, const std::string& task,
+             const std::optional<std::string>& pooling) {
+            SentenceEncoder other = unlocked([&] { return encoder.route(task); });
+            if (pooling) other.set_pooling(to_enum<embed::Pooling>(*pooling, "pooling"));
+            return other;
+          },
+          "task"_a, "pooling"_a = nb::none())
       .def_static(
           "has_routes", [](const Path& folder) { return embed::has_routes(folder); }, "folder"_a)
       .def(

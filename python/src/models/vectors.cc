@@ -132,7 +132,7 @@ void bind_search(nb::module_& m) {
       m, "VectorIndex",
       "Vectors in a byte for each number, to search more of them than fit as f32. kind 'int8' compares "
       "bytes,\n"
-      "'binary' signs; the best are ordered by inner products of the query with the bytes.")
+      "'binary' signs; the best are ordered by the similarity of the query and the bytes.")
       .def(
           "__init__",
           [](VectorIndex* self, nb::handle vectors, const std::string& kind) {
@@ -143,14 +143,16 @@ void bind_search(nb::module_& m) {
           "vectors"_a, "kind"_a = "int8")
       .def(
           "nearest",
-          [](const VectorIndex& index, nb::handle queries, int64_t count, int64_t rescored) {
+          [](const VectorIndex& index, nb::handle queries, int64_t count, int64_t rescored,
+             const std::string& similarity) {
             const Tensor q = to_tensor(queries, {"VectorIndex.nearest", "queries"});
-            return to_ranking(unlocked([&] { return index.nearest(q, count, rescored); }));
+            const auto by = to_enum<embed::Similarity>(similarity, "similarity");
+            return to_ranking(unlocked([&] { return index.nearest(q, count, by, rescored); }));
           },
-          "queries"_a, "count"_a = 10, nb::kw_only(), "rescored"_a = 4,
+          "queries"_a, "count"_a = 10, nb::kw_only(), "rescored"_a = 4, "similarity"_a = "dot",
           "For each query [q, dim] the (row, score) of the nearest rows, nearest first; of `rescored` times "
           "as many "
-          "the\nscores are computed.")
+          "the\nscores are computed. similarity: 'dot', 'cosine' or the distance 'euclidean', negated.")
       .def("__len__", &VectorIndex::size)
       .def_prop_ro("dim", &VectorIndex::dim)
       .def_prop_ro("kind", [](const VectorIndex& index) { return std::string(word_of(index.kind())); });
