@@ -53,6 +53,8 @@ class Task {
   virtual void load(const std::string& path) = 0;
   /// The settings and data that a resumed run must share with the interrupted one: sizes, seed …
   virtual Json identity() const = 0;
+  /// The settings of identity() at their defaults: runs from before a setting existed trained with its default.
+  virtual Json defaults() const { return Json::object(); }
 };
 
 struct LoopOptions {

@@ -98,12 +98,9 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   for (const char* name : {"steps", "warmup"}) {
     if (options_.extends) now.erase(name), before.erase(name);
   }
-  const std::pair<const char*, Json> only_ways[] = {
-      {"precision", "f32"},     {"shards", 1},     {"attention", ""},       {"regression", false},
-      {"rotary_fraction", 1.0}, {"latent_dim", 0}, {"query_latent_dim", 0}, {"multi_label", false},
-      {"balanced", false},      {"matryoshka", ""}};
-  for (const auto& [name, value] : only_ways) {  // of runs from before there was a choice
-    if (now.contains(name) && !before.contains(name)) before[name] = value;
+  const Json defaults = task_.defaults();
+  for (const JsonMember& setting : defaults.members()) {  // of runs from before there was a choice
+    if (now.contains(setting.key) && !before.contains(setting.key)) before[setting.key] = setting.value;
   }
   const std::string changed = differences(before, now);
   MH_CHECK(changed.empty(), ValueError, "train: cannot resume ", path, " with other settings: ", changed);

@@ -76,6 +76,7 @@ class LoraTask : public Task {
     merge();
   }
   Json identity() const override { return inner_.identity(); }
+  Json defaults() const override { return inner_.defaults(); }
 
   /// The trained parameters are visited by the task itself.
   LoraTask& model() { return *this; }

@@ -79,6 +79,7 @@ class ModelTask : public Task {
     for (const JsonMember& sum : data_id_.members()) identity[sum.key] = sum.value;
     return identity;
   }
+  Json defaults() const override { return identity_of(Settings{}); }
   ModelType& model() { return model_; }
   const std::vector<std::string>& fresh() const { return fresh_; }
 
