@@ -37,7 +37,11 @@ class Multihead(ConanFile):
         cmake_layout(self)
 
     def generate(self):
-        CMakeDeps(self).generate()
+        dependencies = CMakeDeps(self)
+        for package, file, target in ("highway", "HWY", "hwy::hwy"), ("utf8proc", "UTF8PROC", "utf8proc::utf8proc"):
+            dependencies.set_property(package, "cmake_file_name", file)
+            dependencies.set_property(package, "cmake_target_name", target)
+        dependencies.generate()
         toolchain = CMakeToolchain(self)
         toolchain.variables["MULTIHEAD_BUILD_CLI"] = bool(self.options.tools)
         toolchain.variables["CMAKE_UNITY_BUILD"] = True  # compiles in half the time
@@ -57,3 +61,8 @@ class Multihead(ConanFile):
         self.cpp_info.libs = ["multihead"]
         self.cpp_info.set_property("cmake_target_name", "multihead::multihead")
         self.cpp_info.system_libs = ["pthread", "dl", "m"]
+        if not self.options.shared:  # the system's own packages (platform_requires) do not say what to link
+            libraries = {"highway": "hwy", "utf8proc": "utf8proc"}
+            self.cpp_info.system_libs += [
+                library for package, library in libraries.items() if package not in self.dependencies.host
+            ]
