@@ -67,7 +67,7 @@ endfunction()
 
 # Precompiles headers that nearly every file of a kind of target includes: half of the time of an average file. The
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
-# use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
+# use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds the library without, as clang-tidy and the projects of tests/install do.
 #
 # CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles 32 files as one, but for tests and for
 # kernels that are compiled once for each instruction set and take long. Developers build without: one file that changes
@@ -85,6 +85,8 @@ function(multihead_precompile target kind)
   endif()
   if(kind MATCHES "tests")
     set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  endif()
+  if(kind MATCHES "tests|python" OR (target STREQUAL "multihead_cli_objects" AND NOT CMAKE_UNITY_BUILD))
     set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS OFF)  # half of their compile time
   elseif(CMAKE_DISABLE_PRECOMPILE_HEADERS)
     return()
