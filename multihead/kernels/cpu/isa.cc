@@ -40,8 +40,9 @@ Isa best_of(int64_t targets) {
 // The best one up to `isa` that was built; a build for one machine has not all (MULTIHEAD_TARGETS).
 Isa cap(Isa isa) {
   hwy::DisableTargets(~targets_up_to(isa));
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  return best_of(hwy::SupportedTargets());
+  const int64_t targets = hwy::SupportedTargets();  // which chooses from all that the CPU has
+  hwy::GetChosenTarget().Update(targets);
+  return best_of(targets);
 }
 
 bool parse(std::string_view name, Isa& isa) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <stdexcept>
+
+#include "hwy/targets.h"
 
 namespace multihead::kernels {
 namespace {
@@ -16,10 +19,13 @@ TEST(IsaTest, NamesAndLevelsAgree) {
 
 TEST(IsaTest, SetIsaCapsAndRestores) {
   const Isa before = current_isa();
+  std::set<size_t> chosen;  // what kernels run
   for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
     if (isa <= best_isa()) {
       set_isa(isa);
       EXPECT_EQ(current_isa(), isa);
+      EXPECT_TRUE(chosen.insert(hwy::GetChosenTarget().GetIndex()).second)
+          << "runs as another: " << isa_name(isa);
     } else {
       EXPECT_THROW(set_isa(isa), std::invalid_argument);
     }
