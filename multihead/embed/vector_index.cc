@@ -109,15 +109,11 @@ float VectorIndex::scale_of(int64_t row) const {
 }
 
 // Sums in the order of the columns, so that they do not depend on the machine.
-float VectorIndex::score(const float* query, int64_t row, Similarity by) const {
+float VectorIndex::score(const float* query, double square, int64_t row, Similarity by) const {
   float product = 0;
   each_code(row, [&](int64_t i, int8_t code) { product += query[i] * static_cast<float>(code); });
   product *= scale_of(row);
-  if (by == Similarity::dot) return product;
-  double square = 0;
-  for (int64_t i = 0; i < dim_; ++i) square += static_cast<double>(query[i]) * query[i];
-  const double own = squares_[static_cast<size_t>(row)];
-  return static_cast<float>(detail::score_of(by, product, square, own));
+  return static_cast<float>(detail::score_of(by, product, square, squares_[static_cast<size_t>(row)]));
 }
 
 std::vector<std::vector<Match>> VectorIndex::nearest(const Tensor& queries, int64_t count, Similarity by,
@@ -138,7 +134,9 @@ std::vector<std::vector<Match>> VectorIndex::nearest(const Tensor& queries, int6
     std::vector<Match>& list = best[static_cast<size_t>(q)];
     const float* query = x.data<float>() + q * dim_;
     if (kind_ == IndexKind::binary) scan_signs(query, list, candidates);
-    for (Match& match : list) match.score = score(query, match.row, by);
+    double square = 0;
+    for (int64_t i = 0; i < dim_; ++i) square += static_cast<double>(query[i]) * query[i];
+    for (Match& match : list) match.score = score(query, square, match.row, by);
     detail::keep_best(list, count);
   });
   return best;

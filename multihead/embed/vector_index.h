@@ -38,11 +38,12 @@ class VectorIndex {
   using Matches = std::vector<std::vector<Match>>;
   void scan_bytes(const Tensor& queries, Matches& best, int64_t count, Similarity by) const;
   void scan_signs(const float* query, std::vector<Match>& found, int64_t count) const;
-  /// use(code) of each column of a rounded row.
+  /// use(column, code) of each column of a rounded row.
   template <class Use>
   void each_code(int64_t row, Use&& use) const;
   float scale_of(int64_t row) const;
-  float score(const float* query, int64_t row, Similarity by) const;
+  /// `square`: the query's squared length.
+  float score(const float* query, double square, int64_t row, Similarity by) const;
 
   IndexKind kind_;
   int64_t dim_ = 0, size_ = 0;
