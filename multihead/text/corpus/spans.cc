@@ -53,8 +53,8 @@ SpannedText spanned_from_json(std::string_view line, const std::string& where) {
 
 void add_word(SpannedText& one, std::string_view word, std::string_view tag, const std::string& where) {
   const bool begins = tag.starts_with("B-"), goes_on = tag.starts_with("I-");
-  MH_CHECK(begins || goes_on || tag == "O", FormatError, where, ": a tag must be O, B-… or I-…, got ",
-           quote(tag, 40));
+  MH_CHECK(tag == "O" || ((begins || goes_on) && tag.size() > 2), FormatError, where,
+           ": a tag must be O, B-… or I-…, got ", quote(tag, 40));
   const bool is_next = !one.spans.empty() && one.spans.back().place.end == one.text.size();
   if (!one.text.empty()) one.text += ' ';
   const size_t begin = one.text.size();

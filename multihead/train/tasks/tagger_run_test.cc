@@ -108,7 +108,7 @@ TEST_F(TaggerRunTest, BadInputIsNamedAndLeavesNothing) {
       {"cat\n", "line 1: expected a word and its tag"},
       {"cat X\n", "a tag must be O, B-"},
       {"cat O\n", "no text of the training data has an entity"},
-      {"cat B-\n", "line 1 of the training data: an entity has no label"},
+      {"cat B-\n", "line 1: a tag must be O, B-"},
       {"cat B-OTHER\n", "the label \"ANIMAL\", which the training data lacks"},
       {"{\"text\": \"cat\", \"entities\": [{\"start\": 0, \"end\": 9, \"label\": \"A\"}]}",
        "line 1: an entity must lie within the 3 characters"},
