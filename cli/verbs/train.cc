@@ -226,9 +226,15 @@ class TrainVerb : public Verb {
     const Json* validation = summary.find("validation");
     if (validation == nullptr) return;
     const bool has_numbers = validation->contains("pearson") && std::string_view(kind_.name) == "classifier";
-    fmt::print("validation loss {:.4f} -> {:.4f} {}\n", number(progress.at("first_loss")),
+    fmt::print("validation loss {:.4f} -> {:.4f} {}", number(progress.at("first_loss")),
                number(summary.at("kept_loss")),
                has_numbers ? "mean squared error" : concat("nats per ", kind_.unit));
+    const Json& kept = summary.at("kept_figures");
+    for (const JsonMember& m : progress.at("first_figures").members()) {
+      const Json* now = kept.find(m.key.view());
+      if (now != nullptr) fmt::print(", {} {:.4f} -> {:.4f}", words(m.key), number(m.value), number(*now));
+    }
+    fmt::print("\n");
     std::string rates, counts;
     for (const JsonMember& m : validation->members()) {
       if (m.value.is_integer()) {

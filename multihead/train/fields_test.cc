@@ -98,11 +98,20 @@ TEST(SettingsTest, TheLengthOfARunComesFromItsData) {
   };
   EXPECT_EQ(chosen(157).steps, 471);  // 5,000 texts by 32: three passes
   EXPECT_EQ(chosen(157).warmup_steps, 47);
-  EXPECT_EQ(chosen(157).eval_every, 39);
+  EXPECT_EQ(chosen(157).eval_every, 40);  // twelve, the last after the last step
   EXPECT_EQ(chosen(10).steps, 150);
   EXPECT_EQ(chosen(2).steps, 40);  // not more than twenty
   EXPECT_EQ(chosen(157, 0.5).steps, 79);
   EXPECT_EQ(chosen(157, 2).epochs, 0);
+  const auto of_new = [](double steps) {
+    TrainingSettings s;
+    set_new(s, 2000);
+    choose_length(s, steps);
+    return s.steps;
+  };
+  EXPECT_EQ(of_new(300), 2000);
+  EXPECT_EQ(of_new(1e6), 2000);
+  EXPECT_EQ(of_new(10), 300);  // of few data thirty passes
   TrainingSettings given;
   given.steps = 7, given.warmup_steps = 0, given.eval_every = 0;
   choose_length(given, 157);

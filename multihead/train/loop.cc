@@ -62,8 +62,8 @@ Ending TrainLoop::run(const std::function<bool()>& should_stop) {
   should_stop_ = should_stop;
   start();
   const Ending ending = leads() ? lead() : follow();
-  const bool keeps_best = ending != Ending::interrupted && options_.restore_best && restore_best();
-  kept_loss_ = keeps_best ? progress_.best_loss : progress_.last_loss;
+  keeps_best_ = ending != Ending::interrupted && options_.restore_best && restore_best();
+  kept_loss_ = keeps_best_ ? progress_.best_loss : progress_.last_loss;
   return ending;
 }
 
@@ -341,15 +341,15 @@ bool TrainLoop::evaluate() {
   if (!measured) return false;
   const double loss = *measured;
   if (!std::isfinite(loss)) fail_loss(loss, progress_.step, optimizer_.parameters());
-  if (progress_.step == 0) progress_.first_loss = loss;
-  progress_.last_loss = loss;
+  progress_.last_loss = loss, progress_.last_figures = task_.metrics();
+  if (progress_.step == 0) progress_.first_loss = loss, progress_.first_figures = progress_.last_figures;
   const bool is_best = is_better(loss);
   if (is_best) {
-    progress_.best_loss = loss;
+    progress_.best_loss = loss, progress_.best_figures = progress_.last_figures;
     progress_.best_step = progress_.step;
   }
   progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
-  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best, task_.metrics()}); });
+  tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best, progress_.last_figures}); });
   return is_best;
 }
 

@@ -127,6 +127,9 @@ class Observer {
 
 enum class Ending { finished, stopped_early, interrupted };
 
+/// Task::metrics().
+using Figures = std::vector<std::pair<std::string, double>>;
+
 /// Totals of a run so far; saved with it.
 struct Progress {
   int64_t step = 0;
@@ -138,10 +141,12 @@ struct Progress {
   double best_loss = std::numeric_limits<double>::infinity();    ///< of the best step
   double best_figure =
       -std::numeric_limits<double>::infinity();  ///< of it, where LoopOptions::best is no loss
+  Figures first_figures = {}, last_figures = {}, best_figures = {};  ///< the other results, likewise
   int64_t best_step = -1;
   int64_t evaluations_since_best = 0;
 };
 
+Json to_json(const Figures& figures);
 Json to_json(const Progress& progress);
 /// Throws FormatError naming the file and the field.
 Progress progress_from_json(io::ConfigReader& in);
@@ -176,6 +181,9 @@ class TrainLoop {
   const Progress& progress() const { return progress_; }
   /// The validation loss of the weights that the run ends with, measured as Progress::first_loss.
   double kept_loss() const { return kept_loss_; }
+  const Figures& kept_figures() const {
+    return keeps_best_ ? progress_.best_figures : progress_.last_figures;
+  }
 
  private:
   enum class Order : int64_t { step, evaluate, save, end };
@@ -223,6 +231,7 @@ class TrainLoop {
   std::vector<Observer*> observers_;
   Progress progress_;
   double kept_loss_ = std::numeric_limits<double>::quiet_NaN();
+  bool keeps_best_ = false;  // the run ends with the weights of the best step, which are not the last
   int64_t saved_step_ = -1;
   int64_t evaluated_step_ = -1;
   double started_ = 0;                           // clock, less the seconds of earlier processes

@@ -35,7 +35,25 @@ std::string differences(const Json& before, const Json& after) {
   return text;
 }
 
+// Checkpoints of earlier versions have none.
+Figures figures_from(io::ConfigReader& in, const char* key) {
+  Figures figures;
+  const Json* found = in.find(key);
+  if (found == nullptr) return figures;
+  io::ConfigReader object = in.child(key);
+  for (const JsonMember& m : found->members()) {
+    figures.emplace_back(m.key, object.number_or(m.key.view(), std::numeric_limits<double>::quiet_NaN()));
+  }
+  return figures;
+}
+
 }  // namespace
+
+Json to_json(const Figures& figures) {
+  Json json = Json::object();
+  for (const auto& [name, value] : figures) json[name] = number_or_null(value);
+  return json;
+}
 
 Json to_json(const Progress& p) {
   return Json::object({{"step", p.step},
@@ -46,6 +64,9 @@ Json to_json(const Progress& p) {
                        {"last_loss", number_or_null(p.last_loss)},
                        {"best_loss", number_or_null(p.best_loss)},
                        {"best_figure", number_or_null(p.best_figure)},
+                       {"first_figures", to_json(p.first_figures)},
+                       {"last_figures", to_json(p.last_figures)},
+                       {"best_figures", to_json(p.best_figures)},
                        {"best_step", p.best_step},
                        {"evaluations_since_best", p.evaluations_since_best}});
 }
@@ -63,6 +84,9 @@ Progress progress_from_json(io::ConfigReader& in) {
   p.last_loss = in.number_or("last_loss", kNan);
   p.best_loss = in.number_or("best_loss", std::numeric_limits<double>::infinity());
   p.best_figure = in.number_or("best_figure", -std::numeric_limits<double>::infinity());
+  p.first_figures = figures_from(in, "first_figures");
+  p.last_figures = figures_from(in, "last_figures");
+  p.best_figures = figures_from(in, "best_figures");
   p.best_step = in.integer("best_step", {.min = -1, .max = p.step});
   p.evaluations_since_best = in.integer("evaluations_since_best", kCount);
   return p;

@@ -55,7 +55,7 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   }
   TrainLoop loop(task, *optimizer, options, observers);
   RunSummary summary{.ending = loop.run(request.should_stop), .progress = loop.progress()};
-  summary.kept_loss = loop.kept_loss();
+  summary.kept_loss = loop.kept_loss(), summary.kept_figures = loop.kept_figures();
   summary.peak_bytes = memory_stats().peak_bytes;
   summary.parameters = weights;
   summary.tokens_per_second =
@@ -158,7 +158,8 @@ Json to_json(const RunSummary& s) {
                        {"tokens_per_second", number_or_null(s.tokens_per_second)},
                        {"peak_tensor_bytes", s.peak_bytes},
                        {"progress", to_json(s.progress)},
-                       {"kept_loss", number_or_null(s.kept_loss)}});
+                       {"kept_loss", number_or_null(s.kept_loss)},
+                       {"kept_figures", to_json(s.kept_figures)}});
 }
 
 }  // namespace multihead::train

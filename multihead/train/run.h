@@ -64,6 +64,7 @@ struct RunSummary {
   /// The validation loss of the kept model on what the evaluations of the run took, to compare with
   /// progress.first_loss; NaN without validation data.
   double kept_loss = std::numeric_limits<double>::quiet_NaN();
+  Figures kept_figures = {};  ///< its other results, to compare with progress.first_figures
   int64_t parameters = 0;
   int64_t peak_bytes = 0;        ///< held by tensors
   double tokens_per_second = 0;  ///< targets per second of training steps

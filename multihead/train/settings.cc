@@ -37,11 +37,21 @@ void check_optimizers(TrainingSettings s) {
 
 namespace {
 
+std::string words_of(const LengthChoice& c) {
+  if (c.least_epochs > 0) return concat(c.least_epochs, " passes, of few texts up to ", c.most_epochs);
+  return concat(c.steps, ", at most ", c.most_epochs, " passes");
+}
+
+// What the length of a run is by default.
+std::string default_length(const TrainingSettings& s) {
+  if (s.steps > 0) return "";
+  const std::string own = words_of(s.length), tuned = words_of(LengthChoice());
+  return concat("; 0 of both: ", own, own == tuned ? "" : concat("; with --init ", tuned));
+}
+
 void add_plain_training_fields(std::vector<Field>& list, TrainingSettings& s) {
-  list.push_back({"steps", "optimiser steps (0: by --epochs)", &s.steps, 0});
-  list.push_back({"epochs",
-                  "passes through the data, in place of --steps (0, without steps: 3, of few texts up to 20)",
-                  &s.epochs, 0, true});
+  list.push_back({"steps", concat("optimiser steps (0: by --epochs", default_length(s), ")"), &s.steps, 0});
+  list.push_back({"epochs", "passes through the data, in place of --steps", &s.epochs, 0, true});
   list.push_back({"time", "as many steps as this much time has room for, such as 10m, in place of --steps",
                   &s.time, 0, true});
   list.push_back({"accumulate", "micro-batches per shard", &s.accumulate, 1});
@@ -52,8 +62,10 @@ void add_plain_training_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"lr",
                   "peak learning rate (noam: factor; 0: by the width of the model, ten times that for LoRA)",
                   &s.lr});
-  list.push_back(
-      {"warmup", "steps of linear warm-up (default with --init: a tenth of all)", &s.warmup_steps, -1});
+  list.push_back({"warmup",
+                  concat("steps of linear warm-up (default", s.warmup_steps < 0 ? "" : " with --init",
+                         ": a tenth of all)"),
+                  &s.warmup_steps, -1});
   list.push_back({"final-ratio", "final learning rate, as a fraction of the peak", &s.final_ratio});
   list.push_back({"decay-share", "wsd: fraction of the steps spent in the final decay", &s.decay_share});
   list.push_back({"beta1", "Adam: decay rate of the first moment", &s.beta1});
@@ -93,7 +105,7 @@ void add_training_fields(std::vector<Field>& list, TrainingSettings& s) {
 void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
   list.push_back({"log-every", "steps between lines in metrics.jsonl", &s.log_every, 1, true});
   list.push_back({"eval-every",
-                  "steps between evaluations (0: first and last only; default with --init: a twelfth of all)",
+                  "steps between evaluations (0: first and last only; default: a twelfth of all)",
                   &s.eval_every, -1, true});
   list.push_back({"save-every", "steps between checkpoints (0: as --eval-every)", &s.save_every, 0, true});
   list.push_back({"keep", "number of newest checkpoints kept, besides the best", &s.keep, 1, true});
@@ -108,23 +120,38 @@ void add_report_fields(std::vector<Field>& list, TrainingSettings& s) {
 
 void set_fine_tuning(TrainingSettings& s) {
   s.optimizer = OptimizerChoice::adamw, s.schedule = optim::ScheduleKind::linear;
-  s.steps = 0, s.lr = 0, s.warmup_steps = -1, s.eval_every = -1;
+  s.steps = 0, s.length = {}, s.lr = 0, s.warmup_steps = -1, s.eval_every = -1;
   s.final_ratio = 0, s.beta1 = 0.9, s.beta2 = 0.999, s.eps = 1e-8, s.weight_decay = 0.01, s.clip = 1;
 }
 
-// Few examples get as many passes as make some 150 steps, many get three passes.
+void set_new(TrainingSettings& s, int64_t steps) {
+  s.steps = 0, s.length = {.steps = steps, .least_epochs = 0, .most_epochs = 30};
+  s.eval_every = -1;
+}
+
+namespace {
+
+// The last of them, after the last step, is as far from the one before as those are from each other, or nearer.
+void space_evaluations(TrainingSettings& s, int64_t count) {
+  if (s.eval_every < 0) s.eval_every = (s.steps + count - 1) / count;
+}
+
+}  // namespace
+
 void choose_length(TrainingSettings& s, double steps) {
-  constexpr double kLeastEpochs = 3, kMostEpochs = 20, kWantedSteps = 150;
   if (s.steps == 0 || s.epochs > 0) {
-    const double wanted = std::clamp(kWantedSteps / std::max(steps, 1e-3), kLeastEpochs, kMostEpochs);
-    const double passes = s.epochs > 0 ? s.epochs : std::ceil(wanted);
-    s.steps = std::max<int64_t>(1, std::llround(passes * steps));
+    const auto passes = [&](auto epochs) { return std::llround(static_cast<double>(epochs) * steps); };
+    const LengthChoice& c = s.length;
+    const int64_t wanted = s.epochs > 0
+                               ? passes(s.epochs)
+                               : std::clamp<int64_t>(c.steps, passes(c.least_epochs), passes(c.most_epochs));
+    s.steps = std::max<int64_t>(1, wanted);
   }
   s.epochs = 0;
   if (s.warmup_steps < 0) {
     s.warmup_steps = std::llround(kWarmupShare * static_cast<double>(s.steps));
   }
-  if (s.eval_every < 0) s.eval_every = std::max<int64_t>(1, s.steps / kEvaluations);
+  space_evaluations(s, kEvaluations);
 }
 
 double seconds_of(const TrainingSettings& s) {
@@ -147,7 +174,7 @@ void choose_steps(TrainingSettings& s, double seconds, double step, double evalu
   const double left = seconds - (evaluations + 1) * evaluation;
   s.steps = std::max<int64_t>(1, std::llround(left / (kMargin * std::max(step, 1e-6))));
   s.epochs = 0;
-  if (s.eval_every < 0) s.eval_every = std::max<int64_t>(1, s.steps / std::llround(evaluations));
+  space_evaluations(s, std::llround(evaluations));
 }
 
 void choose_rate(TrainingSettings& s, int64_t embed_dim, double base) {
@@ -175,11 +202,13 @@ LanguageModelSettings language_model_settings(const std::string& preset) {
   s.model = models::language_model_preset(preset);
   if (preset == "tiny") {
     // 4.6 M tokens, 12.4 M characters: 230 s on two cores of 110 GFLOP/s at half of their peak.
-    s.steps = 3000, s.batch = 24, s.lr = 4e-3, s.vocab_size = 1024;
+    set_new(s, 3000);
+    s.batch = 24, s.lr = 4e-3, s.vocab_size = 1024;
   } else if (preset == "small") {
-    s.steps = 10000, s.batch = 16, s.lr = 1e-3, s.vocab_size = 4096;
+    set_new(s, 10000);
+    s.batch = 16, s.lr = 1e-3, s.vocab_size = 4096;
     s.model.dropout_p = s.model.attention_dropout_p = 0.1;
-    s.warmup_steps = 200, s.eval_every = 500;
+    s.warmup_steps = 200;
   } else {
     tutorial(s);
   }

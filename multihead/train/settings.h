@@ -32,10 +32,17 @@ struct LoraSettings {
   std::string targets = {};  ///< last parts of layers' names, joined by commas; empty: queries and values
 };
 
+/// The steps of a run to which neither steps nor epochs are given: so many, but no fewer than the least passes
+/// through the data have, and no more than the most. The values are those of fine-tuning.
+struct LengthChoice {
+  int64_t steps = 150, least_epochs = 3, most_epochs = 20;
+};
+
 /// Shared by every run: schedule, optimiser, reports. Loss and data depend on the task.
 struct TrainingSettings {
   int64_t steps = 1000;  ///< 0: those of `epochs`
-  double epochs = 0;  ///< above 0: passes through the data, in place of `steps`; 0 of both: by their number
+  double epochs = 0;     ///< above 0: passes through the data, in place of `steps`; 0 of both: by `length`
+  LengthChoice length = {};
   std::string time =
       {};  ///< "10m": as many steps as that much time has room for, in place of both; empty: off
   int64_t accumulate = 1;
@@ -100,6 +107,8 @@ optim::Schedule schedule_of(const TrainingSettings& settings, int64_t embed_dim)
 /// Settings of a run from a trained model, in place of those of a preset: AdamW, a rate that falls to 0, and
 /// lengths that are chosen by the data.
 void set_fine_tuning(TrainingSettings& settings);
+/// A new model, of random weights: so many steps, of few data thirty passes.
+void set_new(TrainingSettings& settings, int64_t steps);
 /// Chooses what is left to be chosen; `steps`: in one pass through the data. Epochs become steps.
 void choose_length(TrainingSettings& settings, double steps);
 /// TrainingSettings::time, "90s", "10m" or "2h", in seconds; 0: off. Throws ValueError.

@@ -144,7 +144,7 @@ expect 3 '"words" has no config.json: it is not a model.s' "${train[@]}" --out r
 expect 3 '"words" has no config.json: it is not a model.s' "$multihead" info words
 
 # Two runs in one folder.
-"$multihead" train lm --data text.txt --out busy --context 16 --quiet --eval-every 0 >/dev/null 2>&1 &
+"$multihead" train lm --data text.txt --out busy --context 16 --steps 100000 --quiet --eval-every 0 >/dev/null 2>&1 &
 first=$!
 for _ in $(seq 100); do [[ -e busy/metrics.jsonl ]] && break || sleep 0.1; done
 expect 1 'busy.*in use by process' "${train[@]}" --out busy --data text.txt --overwrite

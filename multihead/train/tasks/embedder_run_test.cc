@@ -46,6 +46,10 @@ TEST_F(EmbedderRunTest, LearnsAndLeavesAFolderOfSentenceTransformers) {
   ASSERT_TRUE(summary.validation);
   EXPECT_LT(summary.validation->loss(), summary.progress.first_loss - 0.3);
   EXPECT_GT(summary.validation->recall_at_10, summary.validation->recall_at_1);
+  const Figures &before = summary.progress.first_figures, &after = summary.kept_figures;  // of the same pairs
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(after[0], std::make_pair(std::string("recall_at_1"), summary.validation->recall_at_1));
+  EXPECT_LT(before[0].second, after[0].second);
   const auto encoder = embed::SentenceEncoder::load(path("a"));
   const text::JudgedPairs valid = text::read_judged(root_ / "valid.tsv");
   const auto found = embed::nearest(encoder.encode(valid.queries, {.normalize = true}),

@@ -97,18 +97,19 @@ std::vector<std::string> masked_lm_presets() { return {"tiny", "small", "base"};
 MaskedLmSettings masked_lm_settings(const std::string& preset) {
   MaskedLmSettings s;
   models::EncoderConfig& m = s.model;
-  s.lr = 1e-3, s.steps = 3000, s.warmup_steps = 100, s.eval_every = 250;
+  set_new(s, preset == "tiny" ? 3000 : preset == "small" ? 30000 : 100000);
+  s.lr = 1e-3, s.warmup_steps = 100;
   m.context = 128, m.dropout_p = m.attention_dropout_p = 0.1;
   if (preset == "tiny") {
     m.num_layers = 4, m.num_heads = 4, m.embed_dim = 128, m.dropout_p = m.attention_dropout_p = 0;
   } else if (preset == "small") {
     m.num_layers = 6, m.num_heads = 12, m.embed_dim = 384, s.vocab_size = 16384, s.lr = 5e-4;
-    m.context = 512, s.max_length = 128, s.steps = 30000;
+    m.context = 512, s.max_length = 128;
   } else {
     MH_CHECK(preset == "base", ValueError, "train: unknown preset ", quote(preset),
              "; choose tiny, small or base");
     m.num_layers = 12, m.num_heads = 12, m.embed_dim = 768, s.vocab_size = 30522, s.lr = 2e-4;
-    m.context = 512, s.steps = 100000, s.warmup_steps = 1000;
+    m.context = 512, s.warmup_steps = 1000;
   }
   m.head = models::EncoderHead::masked_lm, m.pooler = false;
   return s;

@@ -114,6 +114,7 @@ ImageClassifierSettings image_classifier_settings(const std::string& preset) {
   ImageClassifierSettings s;
   ImageEncoderConfig& m = s.model;
   set_fine_tuning(s);
+  set_new(s, preset == "tiny" ? 10000 : 30000);
   s.schedule = optim::ScheduleKind::cosine;
   s.lr = 1e-3, s.weight_decay = 0.05, m.pooler = false;
   m.image_size = m.patch_size = 0;

@@ -61,7 +61,6 @@ class ImageClassifierTask : public ModelTask<ImageClassifierSettings, models::Im
   ImageClassifierTask(const ImageClassifierSettings& settings, const ImageData& data,
                       const std::string& init);
 
-  static constexpr double kNewEpochs = 30;
   static const Kind& kind();
   static ImageClassifierSettings preset(const std::string& name) { return image_classifier_settings(name); }
   static Data read(const Run& run) { return read_image_data(run); }

@@ -26,7 +26,6 @@ namespace multihead::train {
 ///   loss(), targets()         of a micro-batch
 ///   score(most, sharing)      of `most` validation examples, evenly spread, or of all (0); none without any
 ///   save()                    the model's files
-///   kNewEpochs                the passes of a new model, unless choose_length() knows them
 ///
 /// and hides what it does otherwise. train_task() does the rest.
 template <class SettingsType, class ModelType, class ScoreType>
@@ -149,6 +148,19 @@ bool begin_run(const T& task, const typename T::Run& run, RunFolder* folder) {
   return begins;
 }
 
+/// The best checkpoint in place of what finish() made of the last, if its loss is less.
+template <class Outer>
+void take_best_if_better(Outer& outer, const RunRequest& run, RunSummary& summary) {
+  const Progress& p = summary.progress;
+  const auto best = [&] { return io::checkpoint_path(run.folder, p.best_step); };
+  const bool is_better =
+      run.leads() && p.best_loss < summary.kept_loss && p.best_step >= 0 && node_at(best()) == Node::folder;
+  if (!on_any(run.group, is_better)) return;
+  if (run.leads()) outer.load(best());
+  if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(outer.model()));
+  summary.kept_loss = p.best_loss, summary.kept_figures = p.best_figures;
+}
+
 /// Trains `task`, or `outer` around it, and publishes the model with its summary unless interrupted.
 template <class T, class Outer>
 typename T::Summary run_to_end(T& task, Outer& outer, const typename T::Run& run, RunFolder* folder) {
@@ -161,7 +173,11 @@ typename T::Summary run_to_end(T& task, Outer& outer, const typename T::Run& run
       run_task(outer, trained_parameters(outer.model()), run, run.settings, std::move(options));
   if (summary.ending == Ending::interrupted) return summary;
   if constexpr (requires { outer.merge(); }) outer.merge();  // where the leader's weights have arrived
-  if (task.finish(run)) summary.kept_loss = task.evaluate(run.sharing()).value_or(summary.kept_loss);
+  if (task.finish(run)) {
+    summary.kept_loss = task.evaluate(run.sharing()).value_or(summary.kept_loss);
+    summary.kept_figures = task.metrics();
+    take_best_if_better(outer, run, summary);
+  }
   summary.validation = task.score(0, run.sharing());
   if (on_any(run.group, summary.validation && run.should_stop && run.should_stop())) {
     summary.validation.reset();
@@ -221,9 +237,6 @@ std::string choose(typename T::Run& run, typename T::Run& given, Data& data, boo
   const double micro_batches = static_cast<double>(s.accumulate * std::max<int64_t>(s.shards, 1));
   choose_rate(s, run.settings.model.embed_dim, T::kRate);
   const std::string note = choose_by_time<T>(run, data, begins);
-  if constexpr (requires { T::kNewEpochs; }) {
-    if (run.init.empty() && s.steps == 0 && s.epochs == 0) s.epochs = T::kNewEpochs;
-  }
   choose_length(s, static_cast<double>(T::pass(run.settings, data)) / micro_batches);
   TrainingSettings& shown = given.settings;
   shown.steps = s.steps, shown.epochs = s.epochs, shown.lr = s.lr;

@@ -272,6 +272,12 @@ std::vector<std::string> Seq2SeqTask::warnings() const {
   return all;
 }
 
+std::vector<std::string> Seq2SeqTask::notes() const {
+  if (keeps_best()) return {};
+  return {concat("the model will be the mean of the last ", settings_.average,
+                 " checkpoints, or the best one if its loss is less (--average)")};
+}
+
 void Seq2SeqTask::describe(Seq2SeqSummary& summary) const {
   summary.pairs = std::ssize(data_.training);
   summary.left_out = data_.left_out;
@@ -315,6 +321,7 @@ const Kind& Seq2SeqTask::kind() {
 void start_from(Seq2SeqSettings& settings, const std::string& init) {
   settings.model = models::load_seq2seq(init).config();
   set_fine_tuning(settings);
+  settings.average = 1;
 }
 
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) { return train_task<Seq2SeqTask>(run); }

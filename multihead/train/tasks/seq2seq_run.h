@@ -89,6 +89,7 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
   std::optional<PairLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   std::vector<std::string> warnings() const;
+  std::vector<std::string> notes() const;
   void describe(Seq2SeqSummary& summary) const;
   bool finish(const Run& run);
   bool keeps_best() const { return settings_.average == 1; }

@@ -124,19 +124,27 @@ TEST_F(Seq2SeqRunTest, AnInterruptedRunGoesOnBitForBit) {
   }
 }
 
-TEST_F(Seq2SeqRunTest, TheAverageIsTheMeanOfTheLastCheckpoints) {
+TEST_F(Seq2SeqRunTest, TheMeanOfTheLastCheckpointsIsKeptWhereItIsBetterThanTheBest) {
   Seq2SeqSettings settings = small();
-  settings.average = 2;
-  train_seq2seq(run("a", settings));
+  settings.average = 2, settings.steps = 60, settings.eval_every = 20, settings.warmup_steps = 20;
+  settings.lr = 0.4, settings.schedule = optim::ScheduleKind::constant;  // around a minimum
+  const Seq2SeqSummary summary = train_seq2seq(run("a", settings));
+  EXPECT_LT(summary.kept_loss, summary.progress.best_loss);
   models::Seq2Seq mean = models::load_seq2seq((root_ / "a").string());
-  models::Seq2Seq eight = nn::clone(mean), twelve = nn::clone(mean);
-  models::load_weights(eight, (root_ / "a" / "checkpoint-8" / "model.safetensors").string());
-  models::load_weights(twelve, (root_ / "a" / "checkpoint-12" / "model.safetensors").string());
+  models::Seq2Seq before = nn::clone(mean), last = nn::clone(mean);
+  models::load_weights(before, (root_ / "a" / "checkpoint-40" / "model.safetensors").string());
+  models::load_weights(last, (root_ / "a" / "checkpoint-60" / "model.safetensors").string());
   const auto of = [](models::Seq2Seq& model) { return nn::parameters(model)[0].to_vector<double>(); };
-  const auto got = of(mean), first = of(eight), last = of(twelve);
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], (first[i] + last[i]) / 2, 1e-7);
+  const auto got = of(mean), x = of(before), y = of(last);
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], (x[i] + y[i]) / 2, 1e-7);
+
+  settings = small();  // whose loss still falls, so that the last weights are the best
+  settings.average = 2;
+  const Seq2SeqSummary falling = train_seq2seq(run("b", settings));
+  EXPECT_EQ(falling.kept_loss, falling.progress.best_loss);
+  EXPECT_EQ(bytes("b/model.safetensors"), bytes("b/checkpoint-12/model.safetensors"));
   settings.average = 4;
-  EXPECT_THROW(train_seq2seq(run("b", settings)), ValueError);  // keep = 3
+  EXPECT_THROW(train_seq2seq(run("c", settings)), ValueError);  // keep = 3
 }
 
 TEST_F(Seq2SeqRunTest, LongPairsAreLeftOutAndSaidSo) {

@@ -13,15 +13,18 @@ Seq2SeqSettings seq2seq_settings(const std::string& preset) {
   s.label_smoothing = 0.1, s.weight_decay = 0.01, s.beta2 = 0.98, s.keep = 4;
   if (preset == "tiny") {
     m.encoder_layers = m.decoder_layers = 2, m.num_heads = 4, m.embed_dim = 128, m.init_std = 0.08;
-    s.steps = 2000, s.lr = 2e-3, s.warmup_steps = 200;
+    set_new(s, 2000);
+    s.lr = 2e-3, s.warmup_steps = -1, s.average = 3;
   } else if (preset == "small") {
     m.encoder_layers = m.decoder_layers = 4, m.num_heads = 8, m.embed_dim = 256, m.init_std = 0.06;
-    s.vocab_size = 8000, s.steps = 6000, s.lr = 1e-3, s.warmup_steps = 400, s.eval_every = 500;
+    set_new(s, 6000);
+    s.vocab_size = 8000, s.lr = 1e-3, s.warmup_steps = -1, s.average = 3;
   } else if (preset == "base") {
     m.encoder_layers = m.decoder_layers = 6, m.num_heads = 8, m.embed_dim = 512, m.init_std = 0.044;
+    set_new(s, 100000);
     s.optimizer = OptimizerChoice::adam, s.schedule = optim::ScheduleKind::noam;
     s.lr = 1, s.warmup_steps = 4000, s.eps = 1e-9, s.weight_decay = 0, s.clip = 0;
-    s.vocab_size = 32000, s.steps = 100000, s.batch_tokens = 25000, s.eval_every = 2000, s.average = 4;
+    s.vocab_size = 32000, s.batch_tokens = 25000, s.eval_every = 2000, s.average = 4;
   } else {
     throw ValueError(concat("preset: expected tiny, small or base, got \"", preset, "\""));
   }
@@ -38,7 +41,11 @@ std::vector<Field> fields(Seq2SeqSettings& s) {
   list.push_back({"max-tokens", "skip training pairs with a side longer than this", &s.max_tokens});
   list.push_back({"batch-tokens", "tokens per micro-batch and side, including padding", &s.batch_tokens, 1});
   list.push_back({"bucket", "bucket pairs by length, in steps of this many tokens", &s.bucket, 1});
-  list.push_back({"average", "average this many of the last checkpoints (1: use the best)", &s.average, 1});
+  list.push_back(
+      {"average",
+       "average this many of the last checkpoints, unless the best one has a lower loss (1: the best one)",
+       &s.average, 1});
+  note_with_init(list, "average", "1");
   list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);

@@ -20,7 +20,7 @@ struct Seq2SeqSettings : TrainingSettings {
   int64_t batch_tokens = 2048;    ///< per micro-batch: rows · tokens of the longer side
   int64_t bucket = 4;             ///< lengths are rounded up to a multiple of it when pairs are grouped
   int64_t eval_pairs = 512;       ///< of the validation pairs, per evaluation; 0: all. The last takes all
-  int64_t average = 1;            ///< averages this many of the last checkpoints; 1: the best one
+  int64_t average = 1;            ///< of the last checkpoints, unless the best has a lower loss; 1: the best
 };
 
 /// "tiny" (2+2 layers of 128), "small" (4+4 layers of 256), "base" (6+6 layers of 512, as Vaswani et al.
