@@ -45,8 +45,10 @@ class Check : public Verb {
     if (reading([&] { return models::is_seq2seq_folder(folder_); }))
       return train::check_translator(reading([&] { return models::load_seq2seq(folder_); }), options_);
     if (reading([&] { return models::is_encoder_folder(folder_); })) {
-      models::Encoder encoder = reading([&] { return models::load_encoder(folder_); });
-      if (weights_ != "stored") encoder.pack_weights(kernels::parse_weight_dtype(weights_));
+      std::optional<nn::WeightDtype> weights;
+      if (weights_ != "stored") weights = kernels::parse_weight_dtype(weights_);
+      models::Encoder encoder =
+          reading([&] { return models::load_encoder(folder_, weights, weights.has_value()); });
       return train::check_encoder(encoder, options_);
     }
     return train::check_language_model(load_model_dir(folder_, weights_).model, options_);

@@ -50,7 +50,7 @@ struct EmbedFlags {
   std::string folder, prompt;
   EncodeTextOptions options;
   bool normalize = false;
-  std::string weights = "f32", pooling = "folder", precision = "f32", kind = "folder";
+  std::string weights = "stored", pooling = "folder", precision = "f32", kind = "folder";
   int64_t max_active = 0;
 
   void declare(Flags& flags) {
@@ -68,7 +68,7 @@ struct EmbedFlags {
     flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");
     flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
                   {.least = 1});
-    declare_weights(flags, weights, false);
+    declare_weights(flags, weights);
     flags.choice("precision", precision, word_list<train::Precision>(),
                  "of products and attention; bf16: of the weights too, unless --weights says otherwise");
   }
@@ -94,14 +94,16 @@ struct EmbedFlags {
     if (normalize) options.normalize = true;
     if (!prompt.empty()) options.prompt = prompt;
     options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
-    if (weights == "f32") weights = precision;
-    const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+    if (weights == "stored" && precision != "f32") weights = precision;
+    std::optional<nn::WeightDtype> dtype;
+    if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
+    const nn::WeightDtype dense = dtype.value_or(nn::WeightDtype::f32);  // of folders
     const auto how = value_of<embed::VectorKind>(kind);
     const embed::VectorKind made = how ? *how : reading([&] { return embed::vector_kind(folder); });
     check_flags_of(made);
     return reading([&]() -> AnyEncoder {
-      if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dtype);
-      if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dtype);
+      if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dense);
+      if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dense);
       return pooled_as_asked(
           SentenceEncoder::load(folder, dtype, task == TextTask::none ? "" : std::string(word_of(task))));
     });

@@ -85,10 +85,17 @@ class Info : public Verb {
     return list;
   }
 
-  static std::map<std::string, Computed> computed_as(models::LanguageModel& model) {
+  template <class Model>
+  static bool is_tied(const Model& model) {
+    if constexpr (std::is_same_v<Model, models::LanguageModel>) return model.config().tie_embeddings;
+    return false;
+  }
+
+  template <class Model>
+  static std::map<std::string, Computed> computed_as(Model& model) {
     std::map<std::string, Computed> result;
     const auto add = [&](const std::string& name, Tensor&, nn::PackedLinear& packed) {
-      if (!packed.defined() || (name == "head.weight" && model.config().tie_embeddings)) return;
+      if (!packed.defined() || (name == "head.weight" && is_tied(model))) return;
       Computed& of = result[std::string(kernels::name(packed.dtype()))];
       of.matrices += 1, of.bytes += packed.bytes();
       of.parameters += packed.in_features() * packed.out_features();
@@ -98,23 +105,28 @@ class Info : public Verb {
     return result;
   }
 
+  // Packed ones, too.
+  template <class Model>
+  static int64_t parameters_of(Model& model) {
+    int64_t parameters = nn::parameter_count(model);
+    for (const auto& [dtype, of] : computed_as(model)) parameters += of.parameters;
+    return parameters;
+  }
+
   static Facts facts_of(LoadedModel loaded) {
     const bool windowed = loaded.model.has_ring();
-    const std::map<std::string, Computed> computed = computed_as(loaded.model);
-    int64_t parameters = nn::parameter_count(loaded.model);
-    for (const auto& [dtype, of] : computed) parameters += of.parameters;
     return {models::config_to_json(loaded.model.config()),
-            parameters,
+            parameters_of(loaded.model),
             static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed}))),
             windowed ? "one text of any length" : "one full context",
             {{"tokenizer", loaded.tokenizer}},
-            computed};
+            computed_as(loaded.model)};
   }
 
   // The facts of an encoder, which has no cache.
   template <class Encoder>
   static Facts facts_of(Encoder model) {
-    return {models::config_to_json(model.config()), nn::parameter_count(model), 0, {}, {}};
+    return {models::config_to_json(model.config()), parameters_of(model), 0, {}, {}, computed_as(model)};
   }
 
   Facts facts_of(LoadedTranslator loaded) const {

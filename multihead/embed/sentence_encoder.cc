@@ -75,6 +75,12 @@ SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<n
   return load_modules({folder, "", weights}, task, nullptr);
 }
 
+SentenceEncoder SentenceEncoder::load_to_train(const std::string& folder) {
+  MH_CHECK(!has_routes(folder), FormatError, folder,
+           ": a folder with a Router is not trained, as one route would be saved without the others");
+  return load_modules({folder, "", nn::WeightDtype::f32, false}, "", nullptr);
+}
+
 SentenceEncoder SentenceEncoder::route(const std::string& task) const {
   MH_CHECK(!source_.folder.empty(), ValueError,
            "SentenceEncoder: only one that was loaded from a folder has routes");
@@ -86,16 +92,15 @@ SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::s
   const std::string& folder = source.folder;
   Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
   const std::vector<detail::Module> modules = detail::read_modules(folder, task);
-  MH_CHECK(source.weights || !has_routes(folder), FormatError, folder,
-           ": a folder with a Router is not trained, as one route would be saved without the others");
   const std::string& model = modules[0].path;
   const bool is_known = known != nullptr && known->source_.model == model;
-  TextModel encoder = is_known ? known->encoder_ : TextModel::load(model, source.weights);
+  TextModel encoder = is_known ? known->encoder_ : TextModel::load(model, source.weights, source.packed);
   text::Tokenizer tokenizer =
       is_known ? known->tokenizer_ : text::Tokenizer::load(models::tokenizer_folder(model));
   const int64_t length = detail::read_max_length(model, encoder.context());
   SentenceEncoder loaded(std::move(encoder), std::move(tokenizer), {Pooling::mean}, length);
-  loaded.source_ = {folder, model, source.weights};
+  loaded.source_ = source;
+  loaded.source_.model = model;
   if (io::is_gguf_file(folder)) {
     loaded.pooling_ = {pooling_of_gguf(folder)};
     loaded.steps_ = steps_of_gguf(folder, loaded.dim());

@@ -59,13 +59,14 @@ struct EncodeTextOptions {
 class SentenceEncoder {
  public:
   /// Reads a folder of sentence-transformers (modules.json: Transformer, WeightedLayerPooling, Pooling, Dense,
-  /// LayerNorm, Normalize) or a model's folder, whose tokens are averaged; its weights are packed (TextModel::load), or
-  /// left as they are, to be trained. Of a folder with a Router, the modules for texts of `task`, "query",
+  /// LayerNorm, Normalize) or a model's folder, whose tokens are averaged; its weights are packed, by default as
+  /// they are stored (TextModel::load). Of a folder with a Router, the modules for texts of `task`, "query",
   /// "document" or another route's; "": the default route. Throws IoError, FormatError (a step that is none of
   /// these, a task without a route).
-  static SentenceEncoder load(const std::string& folder,
-                              std::optional<nn::WeightDtype> weights = nn::WeightDtype::f32,
+  static SentenceEncoder load(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
                               const std::string& task = "");
+  /// load() with weights in f32 that are not packed. Throws FormatError (a folder with a Router), too.
+  static SentenceEncoder load_to_train(const std::string& folder);
 
   SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
@@ -117,6 +118,7 @@ class SentenceEncoder {
   struct Source {
     std::string folder, model;
     std::optional<nn::WeightDtype> weights;
+    bool packed = true;
   };
   static SentenceEncoder load_modules(const Source& source, const std::string& task,
                                       const SentenceEncoder* known);

@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "multihead/core/error.h"
+#include "multihead/core/threads/parallel.h"
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/io/gguf.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/nn/packed_linear.h"
 #include "multihead/testing/files.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
@@ -31,13 +34,14 @@ constexpr std::pair<const char*, const char*> kBertNames[] = {
     {"output.dense", "ffn_down"},
     {"output.LayerNorm", "layer_output_norm"}};
 
-// A BERT in a folder and in a file, with words of a text.
+// A BERT in a folder and in a file, its matrices as `type`, with words of a text.
 class BertFile {
  public:
-  BertFile() {
+  explicit BertFile(const char* type = "F32", int64_t width = 24) {
     models::EncoderConfig c;
-    c.vocab_size = 80, c.context = 40, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 24, c.pooler = false;
-    c.init_std = .3;
+    c.vocab_size = 80, c.context = 40, c.num_layers = 2, c.num_heads = 2, c.embed_dim = width,
+    c.pooler = false;
+    c.init_std = 1.5 / std::sqrt(static_cast<double>(width));
     Rng rng(7);
     models::Encoder encoder(models::resolved(c), rng);
     models::save_encoder(encoder, folder());
@@ -62,7 +66,9 @@ class BertFile {
       for (const auto& [from, to] : kBertNames) {
         if (const size_t at = theirs.find(from); at != theirs.npos) theirs.replace(at, std::strlen(from), to);
       }
-      contents_.tensors.push_back({theirs, tensor, &io::writable_gguf_type("F32")});
+      const bool is_table = theirs.starts_with("position_embd") || theirs.starts_with("token_types");
+      const char* stored = tensor.rank() == 2 && !is_table ? type : "F32";
+      contents_.tensors.push_back({theirs, tensor, &io::writable_gguf_type(stored)});
     }
   }
 
@@ -116,6 +122,70 @@ TEST(SentenceEncoderGgufTest, AFileGivesTheVectorsOfItsFolder) {
   folder.set_pooling(Pooling::cls);
   EXPECT_EQ(file.encode(texts).to_vector<float>(), folder.encode(texts).to_vector<float>());
   EXPECT_TRUE(models::is_encoder_folder(bert.file()));
+}
+
+size_t weight_bytes(SentenceEncoder& encoder) {
+  size_t total = 0;
+  for (const Tensor& parameter : nn::parameters(encoder)) total += parameter.bytes();
+  const auto add = [&](const std::string&, Tensor&, nn::PackedLinear& packed) {
+    if (packed.defined()) total += packed.bytes();
+  };
+  nn::Visitor visitor = nn::Visitor::of_matrices(add);
+  encoder.visit(visitor);
+  return total;
+}
+
+// |a - b| / |a|
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference += std::pow(a[i] - b[i], 2), size += std::pow(a[i], 2);
+  return std::sqrt(difference / size);
+}
+
+// Of a type of file: how it is computed, and the bits of a weight.
+struct StoredCase {
+  const char* type;
+  nn::WeightDtype dtype;
+  double bits;
+};
+
+TEST(SentenceEncoderGgufTest, MatricesAreComputedAsTheyAreStored) {
+  const std::vector<std::string> texts = {"The cats sat.", "and the unknown CAT sat on the mat , the mat",
+                                          "mat"};
+  const int before = num_threads();
+  for (const StoredCase& c : {StoredCase{"F16", nn::WeightDtype::f16, 16},
+                              {"Q8_0", nn::WeightDtype::q8, 8.5},
+                              {"Q4_1", nn::WeightDtype::q4, 5},
+                              {"Q4_0", nn::WeightDtype::q4, 5}}) {
+    const BertFile bert(c.type, 128);
+    const std::string file = bert.file();
+    SentenceEncoder stored = SentenceEncoder::load(file),
+                    decoded = SentenceEncoder::load(file, nn::WeightDtype::f32);
+    EXPECT_EQ(stored.encoder().packed_dtype(), c.dtype) << c.type;
+    EXPECT_EQ(decoded.encoder().packed_dtype(), nn::WeightDtype::f32) << c.type;
+    EXPECT_EQ(SentenceEncoder::load(file, nn::WeightDtype::int8).encoder().packed_dtype(),
+              nn::WeightDtype::int8);
+    EXPECT_FALSE(SentenceEncoder::load_to_train(file).encoder().packed_dtype());
+
+    const auto all = stored.encode(texts).to_vector<float>();
+    // The weights are the same; integers have inputs rounded to 8 bits besides.
+    EXPECT_LT(distance(decoded.encode(texts).to_vector<float>(), all),
+              c.dtype == nn::WeightDtype::f16 ? 1e-6 : 0.02)
+        << c.type;
+    EXPECT_NEAR(static_cast<double>(weight_bytes(stored)) / static_cast<double>(weight_bytes(decoded)),
+                c.bits / 32, 0.04)
+        << c.type;
+    EXPECT_EQ(stored.encode(texts, {.batch_tokens = 1}).to_vector<float>(), all) << c.type;
+    set_num_threads(3);
+    EXPECT_EQ(stored.encode(texts).to_vector<float>(), all) << c.type;
+    set_num_threads(before);
+  }
+}
+
+TEST(SentenceEncoderGgufTest, ARoleMayBeAPieceOfWords) {
+  BertFile bert;
+  bert.set("tokenizer.ggml.mask_token_id", 7);
+  EXPECT_EQ(bert.error(), "loaded");
 }
 
 TEST(SentenceEncoderGgufTest, WhatWouldChangeTheModelIsRefusedByName) {

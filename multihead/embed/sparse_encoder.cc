@@ -37,8 +37,7 @@ SparseEncoder SparseEncoder::load(const std::string& folder, nn::WeightDtype wei
   Prompts prompts = detail::read_prompts(folder, {"SparseEncoder"});
   const std::vector<detail::Module> modules = detail::read_modules(folder);
   const std::string& model = modules[0].path;
-  models::Encoder encoder = models::load_encoder(model);
-  encoder.pack_weights(weights);
+  models::Encoder encoder = models::load_encoder(model, weights, true);
   const int64_t length = detail::read_max_length(model, encoder.config().context);
   SparseEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(model)), {},
                        length);

@@ -92,11 +92,10 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
   if (has_linear_head(folder)) {
     return {SentenceEncoder::load(folder, weights), labels_of_config(folder)};
   }
-  models::Encoder encoder = models::load_encoder(folder);
+  models::Encoder encoder = models::load_encoder(folder, weights, true);
   MH_CHECK(encoder.config().head == models::EncoderHead::classification, ValueError, folder,
            ": expected a sequence classification head (...ForSequenceClassification), got ",
            word_of(encoder.config().head));
-  encoder.pack_weights(weights);
   const int64_t length = detail::read_max_length(folder, encoder.config().context);
   TextClassifier loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length);
   loaded.text_length_ = detail::read_tokenizer_length(folder, loaded.encoder_.config().context);

@@ -102,9 +102,8 @@ std::vector<Entity> grouped(const std::vector<Entity>& parts) {
 }  // namespace
 
 TokenClassifier TokenClassifier::load(const std::string& folder, nn::WeightDtype weights) {
-  models::Encoder encoder = models::load_encoder(folder);
+  models::Encoder encoder = models::load_encoder(folder, weights, true);
   check_head(encoder, folder);
-  encoder.pack_weights(weights);
   const int64_t length = detail::read_max_length(folder, encoder.config().context);
   return {std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length};
 }

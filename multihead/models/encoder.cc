@@ -227,11 +227,19 @@ void Encoder::visit(nn::Visitor& visitor) {
 }
 
 void Encoder::pack_weights(nn::WeightDtype dtype) {
+  pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
+    return nn::PackedLinear(weight, detail::dtype_of(name, dtype));
+  });
+}
+
+void Encoder::pack_weights(nn::WeightDtype dtype, MakePacked make) {
+  const auto stays = [&](const std::string& name) {
+    if (name == "token_embedding.weight") return dtype == nn::WeightDtype::f32;
+    // A rounded router would choose other experts.
+    return name.find("embedding.") != name.npos || name.ends_with("experts.router.weight");
+  };
   pack_once("Encoder", *this, packed_dtype_, dtype, [&](const std::string& name, const Tensor& weight) {
-    if (name == "token_embedding.weight" && dtype != nn::WeightDtype::f32) {
-      return nn::PackedLinear(weight, detail::embedding_dtype(dtype));
-    }
-    return name.find("embedding.") != name.npos ? nn::PackedLinear() : nn::PackedLinear(weight, dtype);
+    return stays(name) ? nn::PackedLinear() : make(name, weight);
   });
 }
 

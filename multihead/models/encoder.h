@@ -142,9 +142,12 @@ class Encoder {
   void visit(nn::Visitor& visitor);
 
   /// Replaces the layers' and heads' matrices by packed ones, which are faster, with f32 at the same bits;
-  /// the model can then neither be trained nor saved. Other dtypes make the token embedding q8. Throws
-  /// ValueError (packed already).
+  /// the model can then neither be trained nor saved. With 16 bits the token embedding is packed alike, with
+  /// fewer as q8; experts and their router stay. Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype = nn::WeightDtype::f32);
+  /// The same with the result of make() for each matrix, such as weights that a file holds quantised.
+  using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;
+  void pack_weights(nn::WeightDtype dtype, MakePacked make);
   /// The argument of pack_weights(), if it was called.
   std::optional<nn::WeightDtype> packed_dtype() const { return packed_dtype_; }
 

@@ -19,7 +19,7 @@ Model::Any load_any(const std::string& path, std::optional<nn::WeightDtype> weig
   const bool is_gguf = io::is_gguf_file(path);
   if (!is_gguf && embed::has_linear_head(path)) return embed::TextClassifier::load(path, dense);
   if (!is_gguf && fs::exists(fs::path(path) / "modules.json", ignored))
-    return embed::SentenceEncoder::load(path, dense);
+    return embed::SentenceEncoder::load(path, weights);
   if (!is_gguf && models::is_image_folder(path))
     throw ValueError(concat(path, ": models of images are not served"));
   if (!is_gguf && models::is_seq2seq_folder(path))
@@ -28,7 +28,7 @@ Model::Any load_any(const std::string& path, std::optional<nn::WeightDtype> weig
     const auto head =
         models::is_encoder_folder(path) ? models::encoder_head(path) : models::EncoderHead::none;
     if (head == models::EncoderHead::classification) return embed::TextClassifier::load(path, dense);
-    return embed::SentenceEncoder::load(path, dense);
+    return embed::SentenceEncoder::load(path, weights);
   }
   return Writer{load_with_tokenizer(path, weights, true), models::load_generation_config(path)};
 }

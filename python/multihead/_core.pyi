@@ -2704,10 +2704,11 @@ class Encoder:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike[str]) -> Encoder:
+    def load(folder: str | bytes | os.PathLike[str], weights: str | None = None, *, packed: bool = False) -> Encoder:
         """
-        Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, ALBERT,
-        Nomic BERT, GTE, T5's encoder.
+        Loads a Hugging Face folder (BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, ALBERT,
+        Nomic BERT, GTE, T5's encoder) or a GGUF file, whose quantised matrices stay so. weights: 'f32', or packed for
+        inference as pack_weights() does. packed=True: f32 weights are packed, too.
         """
 
     def pack_weights(self, weights: str = 'f32') -> None:
@@ -2814,7 +2815,7 @@ class TextEncoder:
     """What multihead.SentenceEncoder is made of."""
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike[str], weights: str = 'f32', pooling: str | None = None) -> TextEncoder: ...
+    def load(folder: str | bytes | os.PathLike[str], weights: str | None = None, pooling: str | None = None) -> TextEncoder: ...
 
     def route(self, task: str, pooling: str | None = None) -> TextEncoder: ...
 

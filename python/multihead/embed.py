@@ -102,8 +102,9 @@ class SentenceEncoder(_TextEncoder):
 
     The model is an encoder, a decoder (Qwen3-Embedding) or the encoder of an encoder-decoder model. A plain model's
     tokens are averaged; pooling: 'cls', 'mean', 'max', 'mean_sqrt' or 'last' in place of what the folder says.
-    The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32', or
-    'int8' (per row), 'q8', 'q5', 'q4' (per group of 32) for less memory and time. precision: 'bf16' computes products and
+    The vector of a text has the same bits alone and in any batch, on any number of threads. weights: 'f32',
+    or 'int8' (per row), 'q8', 'q5', 'q4' (per group of 32) for less memory and time; None: as they are stored, which
+    in a GGUF file may be quantised. precision: 'bf16' computes products and
     attention in bf16, the weights too unless `weights` says otherwise.
     """
 
@@ -115,7 +116,7 @@ class SentenceEncoder(_TextEncoder):
         self.truncate_dim = truncate_dim
         self._pooling = pooling
         self._routes: dict[str, TextEncoder] | None = {} if TextEncoder.has_routes(model_name_or_path) else None
-        self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or precision, pooling), _SIMILARITIES, {
+        self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or (None if precision == "f32" else precision), pooling), _SIMILARITIES, {
             "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
             "similarity_fn_name": similarity_fn_name, "weights": weights, "pooling": pooling, "precision": precision})
 

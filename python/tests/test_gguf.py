@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
+from gguf_blocks import k_blocks
 
 gguf = pytest.importorskip("gguf")
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
@@ -23,18 +24,6 @@ def raw_blocks(kind, numbers, seed):
                  "Q6_K": [size - 1], "Q2_K": [size - 3, size - 1], "Q3_K": [size - 1], "MXFP4": []}.get(kind.name, [1])
     data[:, high_byte] &= 0xB7
     return data
-
-
-def k_blocks(kind, shape, rng):
-    """Random blocks of a K format, which the package does not quantise to, of numbers around 0.05."""
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    data = rng.integers(0, 256, (shape[0], shape[1] // block, size), dtype=np.uint8)
-    if kind.name == "Q6_K":  # scale * (-128 .. 127) * (-32 .. 31)
-        data[..., -2:] = np.array([4e-5], np.float16).view(np.uint8)
-    else:  # scale * (0 .. 63) * (0 .. 15 or 31) - minimum * (0 .. 63), whose means are equal
-        largest = 15 if kind.name == "Q4_K" else 31
-        data[..., :4] = np.array([2e-4 / largest * 15, 2e-4 * 7.5], np.float16).view(np.uint8)
-    return data.reshape(shape[0], -1)
 
 
 def llama(path, kind, tied, heads=4, kv_heads=2, width=256, layers=2, vocab=64):

@@ -2,24 +2,16 @@
 // config.json, the weights through its map.
 #include "multihead/models/files/gguf.h"
 
-#include <algorithm>
 #include <map>
-#include <memory>
-#include <set>
 
 #include "multihead/core/error.h"
-#include "multihead/core/memory/memory.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/io/gguf.h"
-#include "multihead/models/files/finite_weights-inl.h"
-#include "multihead/models/files/gguf_encoder-inl.h"
 #include "multihead/models/files/gguf_metadata-inl.h"
+#include "multihead/models/files/gguf_weights-inl.h"
 #include "multihead/models/files/hugging_face.h"
-#include "multihead/models/packed_weights-inl.h"
 #include "multihead/models/weight_map.h"
 #include "multihead/nn/unfilled-inl.h"
-#include "multihead/ops/elementwise.h"
-#include "multihead/ops/shape.h"
 
 namespace multihead::models {
 namespace {
@@ -63,17 +55,10 @@ std::map<std::string, std::string> stored_names(const LanguageModelConfig& confi
   return map;
 }
 
-// Between our halves and their pairs: [heads, outer, inner, columns] -> [heads, inner, outer, columns].
-Tensor exchanged(const Tensor& rows, int64_t heads, int64_t outer) {
-  const int64_t inner = rows.size(0) / heads / outer, columns = rows.rank() > 1 ? rows.size(1) : 1;
-  const Shape strides = {outer * inner * columns, columns, inner * columns, 1};
-  return reshape(rows.as_strided({heads, inner, outer, columns}, strides), rows.shape());
-}
-
-// The heads of a matrix (or bias) whose rows are rotated; 0 for others.
+// The heads of a matrix (or bias) whose rows are rotated, by the file's name; 0 for others.
 int64_t rotated_heads(const LanguageModelConfig& config, const std::string& name) {
-  if (name.find(".q_proj.") != name.npos) return config.num_heads;
-  return name.find(".k_proj.") != name.npos ? config.num_kv_heads : 0;
+  if (name.find(".attn_q.") != name.npos) return config.num_heads;
+  return name.find(".attn_k.") != name.npos ? config.num_kv_heads : 0;
 }
 
 const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
@@ -93,125 +78,16 @@ const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
                           " cannot be written; those of llama, mistral, qwen2 and qwen3 can"));
 }
 
-// Where the head's row `row` of ours lies in the file.
-int64_t stored_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim * head_dim, place = row % head_dim, half = head_dim / 2;
-  return head + place % half * 2 + place / half;
-}
-
-// Loads the matrices of a model; `rules` says which of the file's make one of ours.
-class MatrixLoader {
- public:
-  MatrixLoader(const io::GgufFile& file, const LanguageModelConfig& config,
-               const GgufArchitecture& architecture)
-      : file_(file),
-        config_(config),
-        interleaved_(architecture.interleaved),
-        names_(stored_names(config, architecture)),
-        adds_one_(architecture.is_gemma) {}
-
-  Tensor load(const std::string& name) const {
-    Tensor stored = file_.load(stored_name(name));
-    detail::check_finite(file_.path(), stored_name(name), stored);
-    const int64_t heads = interleaved_ ? rotated_heads(config_, name) : 0;
-    if (adds_one_ && name.ends_with("norm.weight")) return sub(stored, Tensor::ones({1}));
-    return heads > 0 ? exchanged(stored, heads, config_.head_dim / 2) : stored;
-  }
-
-  nn::WeightDtype dtype_of(const WeightRule& rule) const {
-    const BlockFormat* type = type_of(rule);
-    return (type != nullptr ? kernels::packed_dtype_of(*type) : std::nullopt).value_or(nn::WeightDtype::q8);
-  }
-
-  nn::PackedLinear pack(const WeightRule& rule, nn::WeightDtype dtype) const {
-    std::vector<Tensor> parts;
-    for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
-    return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), dtype};
-  }
-
-  // Blocks that a packed format takes over stay as they are; other types, and mixed ones, are quantised again,
-  // to q8.
-  nn::PackedLinear pack_stored(const WeightRule& rule, const Tensor& shape_of) const {
-    const int64_t out = shape_of.size(0), in = shape_of.size(1);
-    const BlockFormat* type = type_of(rule);
-    if (type == nullptr || !kernels::packed_dtype_of(*type)) return pack(rule, nn::WeightDtype::q8);
-    const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
-    nn::PackedLinear packed({read, *type}, out, in);
-    detail::check_finite(file_.path(), stored_name(rule.parts[0].name), packed);
-    return packed;
-  }
-
- private:
-  const std::string& stored_name(const std::string& name) const { return names_.at(name); }
-
-  // The type of all parts; null if they differ.
-  const BlockFormat* type_of(const WeightRule& rule) const {
-    const auto own = [&](const WeightPart& part) { return file_.tensors().at(stored_name(part.name)).type; };
-    const BlockFormat* type = own(rule.parts[0]);
-    const bool alike = std::all_of(rule.parts.begin(), rule.parts.end(),
-                                   [&](const WeightPart& part) { return own(part) == type; });
-    return alike ? type : nullptr;
-  }
-
-  // Rows [begin, begin + count) of the parts one below the other.
-  void read_rows(const WeightRule& rule, int64_t begin, int64_t count, uint8_t* to) const {
-    for (const WeightPart& part : rule.parts) {
-      const std::string& stored = stored_name(part.name);
-      const int64_t rows = file_.tensors().at(stored).shape[0],
-                    own = std::clamp(rows - begin, int64_t{0}, count);
-      if (own > 0) {
-        const bool reorders = interleaved_ && rotated_heads(config_, part.name) > 0;
-        reorders ? read_interleaved(stored, begin, own, to) : file_.load_rows(stored, begin, own, to);
-        to += own * file_.row_bytes(stored);
-      }
-      count -= own, begin = std::max(begin - rows, int64_t{0});
+// With the file's names.
+WeightMap stored_map(LanguageModel& model, const GgufArchitecture& architecture) {
+  const std::map<std::string, std::string> names = stored_names(model.config(), architecture);
+  WeightMap map = weight_map(model);
+  for (WeightRule& rule : map) {
+    for (WeightPart& part : rule.parts) {
+      if (const auto found = names.find(part.name); found != names.end()) part.name = found->second;
     }
   }
-
-  // Out of the whole heads that they belong to.
-  void read_interleaved(const std::string& stored, int64_t begin, int64_t count, uint8_t* to) const {
-    const int64_t head = config_.head_dim, bytes = file_.row_bytes(stored), first = begin / head * head,
-                  last = (begin + count + head - 1) / head * head;
-    const auto rows = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>((last - first) * bytes));
-    file_.load_rows(stored, first, last - first, rows.get());
-    for (int64_t row = begin; row < begin + count; ++row) {
-      to = std::copy_n(rows.get() + (stored_row(row, head) - first) * bytes, bytes, to);
-    }
-  }
-
-  const io::GgufFile& file_;
-  const LanguageModelConfig& config_;
-  bool interleaved_;
-  std::map<std::string, std::string> names_;
-  bool adds_one_;
-};
-
-bool is_half(const BlockFormat& type) { return kernels::packed_dtype_of(type) == nn::WeightDtype::f16; }
-
-// Whether the matrices are used without conversion and take less memory than f32: some are quantised, or all
-// are f16.
-bool is_packed(const io::GgufFile& file) {
-  bool quantised = false, halves = true;
-  for (const auto& [name, tensor] : file.tensors()) {
-    if (tensor.type == nullptr || tensor.shape.size() != 2) continue;
-    quantised |= tensor.type->block > 1;
-    halves &= is_half(*tensor.type);
-  }
-  return quantised || halves;
-}
-
-// Packs as `as`, or as stored, without memory for the matrices in f32.
-void pack(LanguageModel& model, const MatrixLoader& loader, const WeightMap& map,
-          std::optional<nn::WeightDtype> as) {
-  const auto rule_of = [&](const std::string& name) -> const WeightRule& {
-    return *std::find_if(map.begin(), map.end(),
-                         [&](const WeightRule& rule) { return rule.parameter == name; });
-  };
-  const nn::WeightDtype dtype = as.value_or(loader.dtype_of(rule_of("layers.0.linear2.weight")));
-  model.pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
-    const WeightRule& rule = rule_of(name);
-    return as ? loader.pack(rule, detail::dtype_of(name, dtype)) : loader.pack_stored(rule, weight);
-  });
+  return map;
 }
 
 }  // namespace
@@ -221,37 +97,18 @@ bool is_gguf(const std::string& path) { return io::is_gguf_file(path); }
 LanguageModel load_gguf(const std::string& path, bool as_f32, std::optional<nn::WeightDtype> packed_as) {
   const io::GgufFile file(path);
   const LanguageModelConfig config = config_from_json(gguf_config(file), path);
-  const bool as_stored = !as_f32 && is_packed(file), packed = as_stored || packed_as;
-  int64_t numbers = 0;
-  double bytes = 0;
-  for (const auto& [name, tensor] : file.tensors()) {
-    if (tensor.type == nullptr) continue;
-    numbers += tensor.numel();
-    bytes += static_cast<double>(tensor.numel()) * (!as_stored ? 4 : is_half(*tensor.type) ? 2.25 : 1.25);
-  }
-  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
-           matrix_weights(config), " weights, but the file has ", numbers);
-  check_memory(bytes, path + ": loading its weights");
+  const bool as_stored = !as_f32 && detail::is_packed(file);
+  detail::check_gguf_size(file, matrix_weights(config), as_stored);
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   LanguageModel model(config, rng);
   const GgufArchitecture& architecture = gguf_architecture(file);
-  const MatrixLoader loader(file, config, architecture);
-  const WeightMap map = weight_map(model);
-  // Held until all is packed: if untouched f32 weights were released one by one, what is decoded next would
-  // touch them.
-  auto views = stored_views(nn::named_parameters(model), map);
-  const std::map<std::string, std::string> all = stored_names(config, architecture);
-  std::vector<std::pair<std::string, Tensor>> stored;
-  for (const auto& [name, view] : views) stored.emplace_back(all.at(name), view);
-  std::set<std::string> after_pooling;  // read by embedders
-  if (architecture.is_gemma) after_pooling = {"dense_2.weight", "dense_3.weight"};
-  detail::check_gguf_fit(file, stored, after_pooling);
-  if (packed) pack(model, loader, map, as_stored ? std::nullopt : packed_as);
-  views = stored_views(nn::named_parameters(model), map);
-  for (const auto& [name, view] : views) {
-    view.copy_from(loader.load(name));
+  detail::GgufLayout layout{.head_dim = config.head_dim, .adds_one = architecture.is_gemma};
+  if (architecture.interleaved) {
+    layout.paired_heads = [&](const std::string& name) { return rotated_heads(config, name); };
   }
+  if (architecture.is_gemma) layout.others = {"dense_2.weight", "dense_3.weight"};  // read by embedders
+  detail::GgufWeights(file, stored_map(model, architecture), layout).fill(model, as_stored, packed_as);
   return model;
 }
 
@@ -281,13 +138,13 @@ void save_gguf(LanguageModel& model, const std::string& path, std::string_view t
                        {prefix + "rope.freq_base", c.rotary_base},
                        {prefix + "vocab_size", c.vocab_size}};
   contents.metadata.insert(contents.metadata.end(), vocabulary.begin(), vocabulary.end());
-  const std::map<std::string, std::string> all = stored_names(c, architecture);
-  for (const auto& [name, view] : stored_views(nn::named_parameters(model), weight_map(model))) {
+  const WeightMap map = stored_map(model, architecture);
+  for (const auto& [name, view] : stored_views(nn::named_parameters(model), map)) {
     Tensor tensor = view.to(Dtype::f32).contiguous();
     const int64_t heads = architecture.interleaved ? rotated_heads(c, name) : 0;
-    if (heads > 0) tensor = exchanged(tensor, heads, 2);
-    const bool in_layer = name.find(".layers.") != name.npos;
-    contents.tensors.push_back({all.at(name), tensor, tensor.rank() == 1 ? &f32 : in_layer ? &type : &outer});
+    if (heads > 0) tensor = detail::exchanged(tensor, heads, 2);
+    const bool in_layer = name.starts_with("blk.");
+    contents.tensors.push_back({name, tensor, tensor.rank() == 1 ? &f32 : in_layer ? &type : &outer});
   }
   io::write_gguf(path, contents);
 }

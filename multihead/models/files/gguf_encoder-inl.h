@@ -1,12 +1,9 @@
 // Encoders in the GGUF format. Private to models/.
 #pragma once
 
-#include <set>
+#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "multihead/io/gguf.h"
 #include "multihead/models/encoder.h"
 
 namespace multihead::models::detail {
@@ -15,13 +12,9 @@ namespace multihead::models::detail {
 /// Throws IoError, FormatError.
 bool is_gguf_encoder(const std::string& path);
 
-/// Its weights in f32, without a head. Everything in the file that would change the model is either followed
-/// or refused by name. Throws IoError, FormatError, MemoryError.
-Encoder load_gguf_encoder(const std::string& path);
-
-/// Throws FormatError that lists the tensors that are missing, of another shape, or not the model's; `views`
-/// have the file's names; tensors in `others` belong to those who load the file.
-void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
-                    const std::set<std::string>& others = {});
+/// Without a head; weights as load_gguf() has them, but for experts, which are f32. Everything in the file that
+/// would change the model is either followed or refused by name. Throws IoError, FormatError, MemoryError.
+Encoder load_gguf_encoder(const std::string& path, bool as_f32 = false,
+                          std::optional<nn::WeightDtype> packed_as = {});
 
 }  // namespace multihead::models::detail

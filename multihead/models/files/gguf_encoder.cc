@@ -1,13 +1,11 @@
 // llama.cpp's names for the weights and sizes of encoders, whose output layers it leaves out.
 #include <algorithm>
-#include <set>
 
 #include "multihead/core/error.h"
-#include "multihead/core/memory/memory.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/models/families/family-inl.h"
-#include "multihead/models/files/finite_weights-inl.h"
 #include "multihead/models/files/gguf_encoder-inl.h"
+#include "multihead/models/files/gguf_weights-inl.h"
 #include "multihead/models/weight_map.h"
 #include "multihead/nn/unfilled-inl.h"
 #include "multihead/ops/shape.h"
@@ -256,53 +254,25 @@ const GgufEncoder* encoder_of(const io::GgufFile& file) {
 
 bool is_gguf_encoder(const std::string& path) { return encoder_of(io::GgufFile(path)) != nullptr; }
 
-void check_gguf_fit(const io::GgufFile& file, const std::vector<std::pair<std::string, Tensor>>& views,
-                    const std::set<std::string>& others) {
-  std::string problems;
-  std::set<std::string> used;
-  for (const auto& [name, view] : views) {
-    const auto found = file.tensors().find(name);
-    used.insert(name);
-    if (found == file.tensors().end()) {
-      problems += concat("\n  missing ", name, " ", view.shape());
-    } else if (const auto& shape = found->second.shape;
-               !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
-      std::string got;
-      for (const int64_t size : shape) got += (got.empty() ? "" : ", ") + std::to_string(size);
-      problems += concat("\n  ", name, ": expected ", view.shape(), ", got [", got, "]");
-    }
-  }
-  for (const auto& [name, tensor] : file.tensors()) {
-    if (!used.contains(name) && !others.contains(name)) problems += "\n  unexpected " + name;
-  }
-  MH_CHECK(problems.empty(), FormatError, file.path(), ": the tensors do not fit the model:", problems);
-}
-
-Encoder load_gguf_encoder(const std::string& path) {
+Encoder load_gguf_encoder(const std::string& path, bool as_f32, std::optional<nn::WeightDtype> packed_as) {
   const io::GgufFile file(path);
   const GgufEncoder& kind = *encoder_of(file);
   const Metadata metadata(file, kind.name);
   metadata.check_keys();
   const C config = resolved(kind.config(metadata));
-  int64_t numbers = 0;
-  for (const auto& [name, tensor] : file.tensors()) numbers += tensor.type != nullptr ? tensor.numel() : 0;
-  MH_CHECK(matrix_weights(config) <= numbers, FormatError, path, ": the metadata needs at least ",
-           matrix_weights(config), " weights, but the file has ", numbers);
-  check_memory(4.0 * static_cast<double>(numbers), path + ": loading its weights");
+  const bool as_stored = !as_f32 && is_packed(file);
+  check_gguf_size(file, matrix_weights(config), as_stored);
   const nn::UnfilledParameters unfilled;
   Rng rng(0);
   Encoder model(config, rng);
-  auto views = stored_views(nn::named_parameters(model), map_of_gguf(metadata, config));
   for (nn::TransformerLayer& layer : model.layers) {
     if (layer.experts.defined()) layer.experts.bias.fill(0);  // which files leave out
   }
-  for (auto& [name, view] : views) view = in_stored_shape(config, name, view);
-  check_gguf_fit(file, views);
-  for (const auto& [name, view] : views) {
-    const Tensor stored = file.load(name);
-    check_finite(path, name, stored);
-    view.copy_from(stored);
-  }
+  GgufLayout layout;
+  layout.view = [&](const std::string& name, const Tensor& view) {
+    return in_stored_shape(config, name, view);
+  };
+  GgufWeights(file, map_of_gguf(metadata, config), layout).fill(model, as_stored, packed_as);
   return model;
 }
 

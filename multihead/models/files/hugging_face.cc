@@ -1,7 +1,6 @@
 #include "multihead/models/files/hugging_face.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <type_traits>
 
 #include "multihead/core/error.h"
@@ -10,6 +9,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/families/family-inl.h"
 #include "multihead/models/files/adapter.h"
+#include "multihead/models/files/folder_kinds-inl.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/gguf_encoder-inl.h"
 #include "multihead/models/files/overwrite-inl.h"
@@ -22,14 +22,6 @@ namespace {
 using namespace detail;  // NOLINT(google-build-using-namespace): models' own internals
 
 constexpr const char* kHeadPrefix = "head.";  // of a language model's output layer
-
-template <class Config>
-const Family<Config>* family_named(const std::string& name) {
-  const std::vector<Family<Config>>& all = families<Config>();
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [&](const auto& f) { return f.name == name && f.claims == nullptr; });
-  return found == all.end() ? nullptr : &*found;
-}
 
 // Fields that came later and that the family lacks must be what they are without being said.
 template <class Config>
@@ -99,17 +91,6 @@ Config from_json(io::ConfigReader& reader, const std::string& where, const Famil
   } catch (const std::invalid_argument& error) {
     throw FormatError(concat(where, ": ", error.what()));
   }
-}
-
-// Of a folder that is whole; an adapter's may leave it to its model's.
-std::string config_path(const std::string& folder) {
-  namespace fs = std::filesystem;
-  io::check_complete(folder, "config.json");
-  std::error_code ignored;
-  fs::path at = fs::path(folder) / "config.json";
-  if (!fs::exists(at, ignored) && is_adapter_folder(folder)) at = base_of_adapter(folder) + "/config.json";
-  MH_CHECK(fs::exists(at, ignored), IoError, quote(folder, 400), " has no config.json: it is not a model's");
-  return at.string();
 }
 
 // Models without their output layer are kept without the prefix.
@@ -284,34 +265,6 @@ const Family<Config>& named_family(io::ConfigReader& reader) {
              "; of encoders of images, ", names_of_families<ImageEncoderConfig>()));
 }
 
-// The class in "architectures" if it is an encoder's alone, of those that share their type with a whole
-// model.
-std::string encoder_class(io::ConfigReader& reader) {
-  const std::vector<std::string> given = reader.strings_or("architectures", {});
-  if (given.empty()) return {};
-  const bool alone = given[0].ends_with("EncoderModel") || given[0].ends_with("ForTokenClassification");
-  return alone ? given[0] : std::string();
-}
-
-// Which kinds of models a folder may be loaded as.
-struct FolderKinds {
-  bool encoder = false, seq2seq = false, image_encoder = false;
-  bool encoder_alone = false;  // of the families that are both
-};
-
-FolderKinds kinds_of(const std::string& folder) {
-  if (is_gguf(folder)) return {.encoder = detail::is_gguf_encoder(folder)};
-  const std::string path = config_path(folder);
-  const Json json = io::load_json(path);
-  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
-  if (type == nullptr || !type->is_string()) return {};
-  io::ConfigReader reader(json, path);
-  return {.encoder = family_named<EncoderConfig>(type->as_string()) != nullptr,
-          .seq2seq = family_named<Seq2SeqConfig>(type->as_string()) != nullptr,
-          .image_encoder = family_named<ImageEncoderConfig>(type->as_string()) != nullptr,
-          .encoder_alone = !encoder_class(reader).empty()};
-}
-
 template <class Model>
 void save_unpacked(Model& model, const std::string& folder, bool overwrite, const char* loader) {
   MH_CHECK(!model.packed_dtype(), ValueError,
@@ -332,7 +285,7 @@ Encoder load_adapted_encoder(const std::string& folder) {
   std::vector<std::string> missing;
   Rng rng(0);
   Encoder model = with_weights(encoder_config_from_json(io::load_json(path), path),
-                               load_encoder(base_of_adapter(folder)), rng, &missing);
+                               load_encoder(base_of_adapter(folder), nn::WeightDtype::f32), rng, &missing);
   const std::vector<std::string> changed = merge(model, folder);
   std::erase_if(missing, [&](const std::string& name) {
     return std::find(changed.begin(), changed.end(), name) != changed.end();
@@ -341,12 +294,17 @@ Encoder load_adapted_encoder(const std::string& folder) {
   return model;
 }
 
+// What a model is packed as that is not stored packed, if it is.
+std::optional<nn::WeightDtype> packing_of(std::optional<nn::WeightDtype> weights, bool packed) {
+  const nn::WeightDtype dtype = weights.value_or(nn::WeightDtype::f32);
+  return packed || dtype != nn::WeightDtype::f32 ? std::optional(dtype) : std::nullopt;
+}
+
 LanguageModel load_language_model_with(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                        bool packed,
                                        LanguageModelConfig (*read)(const Json&, const std::string&)) {
   const bool as_f32 = weights.value_or(nn::WeightDtype::f32) == nn::WeightDtype::f32;
-  const auto packed_as =
-      !as_f32 || packed ? std::optional(weights.value_or(nn::WeightDtype::f32)) : std::nullopt;
+  const std::optional<nn::WeightDtype> packed_as = packing_of(weights, packed);
   const auto load_base = [&](const std::string& base) {
     return load_language_model_with(base, nn::WeightDtype::f32, false, read);
   };
@@ -416,17 +374,6 @@ ImageEncoderConfig image_encoder_config_from_json(const Json& json, const std::s
   return from_json(reader, where, named_family<ImageEncoderConfig>(reader));
 }
 
-bool is_seq2seq_folder(const std::string& folder) {
-  const FolderKinds kinds = kinds_of(folder);
-  return kinds.seq2seq && !(kinds.encoder && kinds.encoder_alone);
-}
-bool is_encoder_folder(const std::string& folder) {
-  const FolderKinds kinds = kinds_of(folder);
-  return kinds.encoder && (!kinds.seq2seq || kinds.encoder_alone);
-}
-bool is_image_folder(const std::string& folder) { return kinds_of(folder).image_encoder; }
-bool has_encoder(const std::string& folder) { return kinds_of(folder).encoder; }
-
 WeightMap weight_map(LanguageModel& model) { return map_of(model, family_for(model.config())); }
 WeightMap weight_map(Seq2Seq& model) { return map_of(model, family_for(model.config())); }
 WeightMap weight_map(Encoder& model) { return map_of(model, family_for(model.config())); }
@@ -483,10 +430,13 @@ Seq2Seq load_seq2seq(const std::string& folder) {
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");
 }
 
-Encoder load_encoder(const std::string& folder) {
-  if (is_gguf(folder)) return detail::load_gguf_encoder(folder);
-  if (is_adapter_folder(folder)) return load_adapted_encoder(folder);
-  return load<Encoder>(folder, encoder_config_from_json, "AutoModel");
+Encoder load_encoder(const std::string& folder, std::optional<nn::WeightDtype> weights, bool packed) {
+  const std::optional<nn::WeightDtype> packed_as = packing_of(weights, packed);
+  if (is_gguf(folder)) return detail::load_gguf_encoder(folder, weights.has_value(), packed_as);
+  Encoder model = is_adapter_folder(folder) ? load_adapted_encoder(folder)
+                                            : load<Encoder>(folder, encoder_config_from_json, "AutoModel");
+  if (packed_as) model.pack_weights(*packed_as);
+  return model;
 }
 
 ImageEncoder load_image_encoder(const std::string& folder) {

@@ -78,8 +78,10 @@ LanguageModel load_language_model(const std::string& folder, std::optional<nn::W
 LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
                            bool packed = false);
 Seq2Seq load_seq2seq(const std::string& folder);
-/// With the head that "architectures" names; a file's other heads are left out.
-Encoder load_encoder(const std::string& folder);
+/// With the head that "architectures" names; a file's other heads are left out. `weights` and `packed` as of
+/// load_language_model().
+Encoder load_encoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
+                     bool packed = false);
 ImageEncoder load_image_encoder(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing

@@ -30,7 +30,8 @@ models::Encoder make_model(const ClassifierSettings& s, const std::vector<std::s
                            const std::string& init, std::vector<std::string>& fresh) {
   models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, labels);
   if (problem_of(s) != ProblemType::single_label) config.problem_type = problem_of(s);
-  models::Encoder model = encoder_from(config, models::load_encoder(init), s.seed, &fresh);
+  models::Encoder model =
+      encoder_from(config, models::load_encoder(init, nn::WeightDtype::f32), s.seed, &fresh);
   if (!s.freeze) return model;
   MH_CHECK(!fresh.empty(), ValueError, "train: --freeze leaves nothing to train: ", init,
            " holds a head for these labels");

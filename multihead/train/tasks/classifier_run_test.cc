@@ -209,12 +209,12 @@ TEST_F(ClassifierRunTest, AHeadAloneIsFittedToTheFoldersOwnVectors) {
   const text::LabelledTexts valid = text::read_labelled(root_ / "valid.tsv");
   const Tensor logits = classifier.logits(valid.texts);
   // The vectors are those of the encoder as it was, and so are its weights.
-  const auto with = embed::SentenceEncoder::load(path("head"), std::nullopt);
+  const auto with = embed::SentenceEncoder::load_to_train(path("head"));
   EXPECT_EQ(with.encode(valid.texts).to_vector<float>(), logits.to_vector<float>());
   auto before = with;
   before.drop_head();
   EXPECT_EQ(before.encode(valid.texts).to_vector<float>(),
-            embed::SentenceEncoder::load(r.init, std::nullopt).encode(valid.texts).to_vector<float>());
+            embed::SentenceEncoder::load_to_train(r.init).encode(valid.texts).to_vector<float>());
   expect_error<ValueError>([&] { classifier.logits(std::vector<embed::TextPair>{{"a", "b"}}); }, "not pairs");
   // The same again, from a head of its own, and over itself.
   r.init = path("head"), r.folder = path("again");

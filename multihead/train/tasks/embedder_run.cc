@@ -287,7 +287,7 @@ EmbedderTask::Data EmbedderTask::read(const Run& run) {
            "train: only the ", training.scores.empty() ? "validation" : "training", " data has scores");
   MH_CHECK(training.scores.empty() || !run.settings.symmetric, ValueError,
            "train: --symmetric has no effect on pairs with scores");
-  SentenceEncoder encoder = SentenceEncoder::load(run.init, std::nullopt);
+  SentenceEncoder encoder = SentenceEncoder::load_to_train(run.init);
   sizes_of(run.settings, encoder.dim());
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
   const int64_t length = length_of(run.settings);
@@ -332,7 +332,7 @@ const Kind& EmbedderTask::kind() {
 }
 
 void start_from(EmbedderSettings& settings, const std::string& init) {
-  const SentenceEncoder encoder = SentenceEncoder::load(init, std::nullopt);
+  const SentenceEncoder encoder = SentenceEncoder::load_to_train(init);
   settings.model = encoder.encoder().config();
   set_fine_tuning(settings);
   settings.max_length = std::min(encoder.max_length(), kReadTokens);

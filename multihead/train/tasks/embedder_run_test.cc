@@ -22,7 +22,7 @@ class EmbedderRunTest : public EncoderRunTest {
   }
 
   embed::SentenceEncoder without_dropout() const {
-    auto encoder = embed::SentenceEncoder::load(path("bert"), std::nullopt);
+    auto encoder = embed::SentenceEncoder::load_to_train(path("bert"));
     models::EncoderConfig config = encoder.encoder().config();
     config.dropout_p = config.attention_dropout_p = 0;
     encoder.encoder() = encoder_from(config, encoder.encoder(), 1);
@@ -82,7 +82,7 @@ std::map<std::string, Tensor> gradients(EmbedderTask& task, int64_t index) {
 }
 
 TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
-  const auto encoder = embed::SentenceEncoder::load(path("bert"), std::nullopt);
+  const auto encoder = embed::SentenceEncoder::load_to_train(path("bert"));
   const text::JudgedPairs texts = text::read_judged(root_ / "train.tsv");
   const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
   EmbedderSettings s = run("").settings;

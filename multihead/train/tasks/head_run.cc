@@ -51,8 +51,7 @@ void check_given(const ClassifierRun& run) {
 bool is_stopping(const ClassifierRun& run) { return on_any(run.group, run.should_stop && run.should_stop()); }
 
 // A head of its own makes way for the new one.
-SentenceEncoder embedder_of(const std::string& init, std::optional<nn::WeightDtype> weights) {
-  SentenceEncoder encoder = SentenceEncoder::load(init, weights);
+SentenceEncoder without_head(const std::string& init, SentenceEncoder encoder) {
   if (embed::has_linear_head(init)) encoder.drop_head();
   return encoder;
 }
@@ -173,12 +172,12 @@ ClassifierSummary train_head(const ClassifierRun& run) {
   check(run.settings);
   check_given(run);
   const auto started = std::chrono::steady_clock::now();
-  const SentenceEncoder reader = embedder_of(run.init, nn::WeightDtype::f32);
+  const SentenceEncoder reader = without_head(run.init, SentenceEncoder::load(run.init));
   const HeadData data = read_head_data(run, reader);
   Json identity = identity_of(run.settings);
   identity["texts"] = checksum_text(data.checksum);
   check_alike(run, run.settings, identity);
-  SentenceEncoder encoder = embedder_of(run.init, std::nullopt);
+  SentenceEncoder encoder = without_head(run.init, SentenceEncoder::load_to_train(run.init));
   models::Encoder& body = encoder.encoder();
   if (body.config().head != EncoderHead::none) {
     body = encoder_from(models::with_head(body.config(), EncoderHead::none), body, run.settings.seed);

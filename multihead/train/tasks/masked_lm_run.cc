@@ -31,7 +31,8 @@ MaskedLmSettings with_vocabulary(MaskedLmSettings s, int64_t vocab_size) {
 
 models::Encoder make_model(const MaskedLmSettings& s, const std::string& init,
                            std::vector<std::string>& fresh) {
-  if (!init.empty()) return encoder_from(s.model, models::load_encoder(init), s.seed, &fresh);
+  if (!init.empty())
+    return encoder_from(s.model, models::load_encoder(init, nn::WeightDtype::f32), s.seed, &fresh);
   Rng rng(static_cast<uint64_t>(s.seed));
   return {s.model, rng};
 }

@@ -130,7 +130,7 @@ models::Encoder reranker_model(const RerankerSettings& s, const std::string& ini
                                std::vector<std::string>& fresh) {
   models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, {"LABEL_0"});
   config.problem_type = models::ProblemType::unstated;
-  return encoder_from(config, models::load_encoder(init), s.seed, &fresh);
+  return encoder_from(config, models::load_encoder(init, nn::WeightDtype::f32), s.seed, &fresh);
 }
 
 std::vector<int64_t> pairs_of(const RankedPairs& pairs, const std::vector<int64_t>& queries) {

@@ -122,8 +122,8 @@ Tensor targets_of(const TaggedTexts& texts, const std::vector<int64_t>& rows) {
 
 models::Encoder tagger_model(const TaggerSettings& s, const std::vector<std::string>& names,
                              const std::string& init, std::vector<std::string>& fresh) {
-  return encoder_from(models::with_head(s.model, EncoderHead::tokens, names), models::load_encoder(init),
-                      s.seed, &fresh);
+  return encoder_from(models::with_head(s.model, EncoderHead::tokens, names),
+                      models::load_encoder(init, nn::WeightDtype::f32), s.seed, &fresh);
 }
 
 // Each text's entities in a column, for the checksum.

@@ -130,10 +130,17 @@ void bind_encoder(nb::module_& m) {
   bind_save(c, &models::save_encoder,
             "Writes config.json and model.safetensors as Hugging Face's family has them.");
   c.def_static(
-      "load", [](const Path& folder) { return unlocked([&] { return models::load_encoder(folder); }); },
-      "folder"_a,
-      "Loads a Hugging Face folder: BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, "
-      "ALBERT,\nNomic BERT, GTE, T5's encoder.");
+      "load",
+      [](const Path& folder, const std::optional<std::string>& weights, bool packed) {
+        std::optional<nn::WeightDtype> dtype;
+        if (weights) dtype = kernels::parse_weight_dtype(*weights);
+        return unlocked([&] { return models::load_encoder(folder, dtype, packed); });
+      },
+      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "packed"_a = false,
+      "Loads a Hugging Face folder (BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, "
+      "ALBERT,\nNomic BERT, GTE, T5's encoder) or a GGUF file, whose quantised matrices stay so. weights: "
+      "'f32', "
+      "or packed for\ninference as pack_weights() does. packed=True: f32 weights are packed, too.");
   m.def(
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },
@@ -338,13 +345,15 @@ void bind_sentence_encoder(nb::module_& m) {
   nb::class_<SentenceEncoder>(m, "TextEncoder", "What multihead.SentenceEncoder is made of.")
       .def_static(
           "load",
-          [](const Path& folder, const std::string& weights, const std::optional<std::string>& pooling) {
-            const nn::WeightDtype dtype = kernels::parse_weight_dtype(weights);
+          [](const Path& folder, const std::optional<std::string>& weights,
+             const std::optional<std::string>& pooling) {
+            std::optional<nn::WeightDtype> dtype;
+            if (weights) dtype = kernels::parse_weight_dtype(*weights);
             SentenceEncoder encoder = unlocked([&] { return SentenceEncoder::load(folder, dtype); });
             if (pooling) encoder.set_pooling(to_enum<embed::Pooling>(*pooling, "pooling"));
             return encoder;
           },
-          "folder"_a, "weights"_a = "f32", "pooling"_a = nb::none())
+          "folder"_a, "weights"_a = nb::none(), "pooling"_a = nb::none())
       .def(
           "route",
           [](const SentenceEncoder& encoder, const std::string& task,

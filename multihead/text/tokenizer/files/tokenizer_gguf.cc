@@ -184,7 +184,7 @@ class GgufTokenizer {
     }
     const auto named = [&](std::initializer_list<const char*> names, int64_t otherwise) {
       for (const char* name : names) {
-        if (const std::string* token = role(name)) return *token;
+        if (const std::string* token = role(name)) return tokens[static_cast<size_t>(token - tokens_.data())];
       }
       if (otherwise >= std::ssize(tokens)) fail("tokenizer.ggml.", *names.begin(), "_token_id is missing");
       return tokens[static_cast<size_t>(otherwise)];
