@@ -78,8 +78,8 @@ struct Sizes {
   int64_t query_block, key_block;
   double density;
 };
-constexpr Sizes kSizes[] = {{64, 64, .25}, {64, 16, .3}, {1, 16, .05},
-                            {16, 16, .3},  {48, 20, .2}, {128, 128, .4}};
+constexpr Sizes kSizes[] = {{64, 64, .25}, {64, 16, .3}, {1, 16, .05},  {16, 16, .3},
+                            {16, 64, .2},  {48, 20, .2}, {128, 128, .4}};
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&

@@ -77,17 +77,26 @@ struct AttentionTask {
 /// All tasks, longest first where lengths differ. `most_tiles` bounds a task's rows.
 void make_tasks(const AttentionProblem& p, int64_t most_tiles, std::vector<AttentionTask>& tasks);
 
-/// Class of key block [k0, k1) for the rows of a tile by dense mask and mask function (analytic masks aside).
-BlockClass mask_class(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1);
+/// Class of key block [k0, k1) for rows [row_begin, row_end) of a tile by dense mask and mask function (analytic masks
+/// aside).
+BlockClass mask_class(const AttentionProblem& p, const RowTile& tile, int row_begin, int row_end, int64_t k0,
+                      int64_t k1);
+inline BlockClass mask_class(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1) {
+  return mask_class(p, tile, 0, tile.rows, k0, k1);
+}
 
 /// Writes keep[k][q] (stride kTileRows) for keys [k0, k1) of a tile: dense mask and mask function. False if
 /// no query may see any of them.
 bool fill_keep(const AttentionProblem& p, const RowTile& tile, int64_t k0, int64_t k1, uint8_t* keep);
 
-/// Keys [begin, end) of which a tile's queries see some; `partial`: not all of them do.
+/// Keys [begin, end) of which a tile's queries see some; `partial`: not all of them do, of those in `groups`.
+inline constexpr unsigned kAllGroups = (1u << kTileGroups) - 1;
 struct KeyRun {
   int begin = 0, end = 0;
   bool partial = false;
+  unsigned groups = kAllGroups;  // a bit for each 16 rows; the others see none of the keys
+
+  bool operator==(const KeyRun&) const = default;
 };
 inline constexpr int kRunGrain = 16;  // runs begin and end at its multiples, or where the block does
 struct KeyRuns {
@@ -95,24 +104,37 @@ struct KeyRuns {
   int count = 0;
   KeyRun run[attention_key_block / kRunGrain];
 
-  void add(int begin, int end, bool partial);
-  bool whole() const { return count == 1 && run[0].begin == first && run[0].end == last; }
+  void add(const KeyRun& more);
+  bool whole() const {
+    return count == 1 && run[0].begin == first && run[0].end == last && run[0].groups == kAllGroups;
+  }
   bool all() const { return whole() && !run[0].partial; }
+  bool by_group() const {
+    return std::any_of(run, run + count, [](const KeyRun& r) { return r.groups != kAllGroups; });
+  }
+  KeyRuns of_group(int group) const;
 };
 
 /// The keys of [k0, k1), which lie in one key block, that a tile sees by dense mask and mask function; keep[k - k0][q]
 /// is written where a run is partial. `skips`: in runs, else all of them or none.
 KeyRuns seen_keys(const AttentionProblem& p, const RowTile& tile, int k0, int k1, bool skips, uint8_t* keep);
 
-/// Runs of equal head in a tile: f(first_row, count).
+/// As seen_keys with `skips`, where groups of 16 rows see other keys in runs of their own.
+KeyRuns seen_by_groups(const AttentionProblem& p, const RowTile& tile, int k0, int k1, uint8_t* keep);
+
+/// Runs of equal head in rows [begin, end) of a tile: f(first_row, count).
 template <class F>
-void each_head_run(const RowTile& tile, F&& f) {
-  for (int first = 0; first < tile.rows;) {
+void each_head_run(const RowTile& tile, int begin, int end, F&& f) {
+  for (int first = begin; first < end;) {
     int last = first + 1;
-    while (last < tile.rows && tile.head[last] == tile.head[first]) ++last;
+    while (last < end && tile.head[last] == tile.head[first]) ++last;
     f(first, last - first);
     first = last;
   }
+}
+template <class F>
+void each_head_run(const RowTile& tile, F&& f) {
+  each_head_run(tile, 0, tile.rows, f);
 }
 
 /// Rounds up to whole groups of 16 floats.

@@ -180,7 +180,8 @@ AttentionReach attention_reach(const AttentionProblem& p, int64_t query_begin, i
   return {std::min(reach.begin, reach.end), reach.end};
 }
 
-BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t k1) {
+BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int row_begin, int row_end, int64_t k0,
+                      int64_t k1) {
   bool full = true, empty = true;
   const auto join = [&](BlockClass c) {
     full = full && c == BlockClass::full;
@@ -190,7 +191,7 @@ BlockClass mask_class(const AttentionProblem& p, const RowTile& t, int64_t k0, i
   const int64_t columns = (p.all_keys() + attention_keep_columns - 1) / attention_keep_columns;
   const int64_t rows = (p.all_queries() + attention_keep_rows - 1) / attention_keep_rows;
   const int64_t heads = s.head == 0 ? std::min<int64_t>(p.heads, 1) : p.heads;
-  each_head_run(t, [&](int first, int count) {
+  each_head_run(t, row_begin, row_end, [&](int first, int count) {
     BlockClass dense = BlockClass::full, code = BlockClass::full;
     const int64_t head = t.head[first], q0 = t.query[first];
     if (p.keep) {
@@ -246,12 +247,24 @@ bool fill_keep(const AttentionProblem& p, const RowTile& t, int64_t k0, int64_t 
   return any;
 }
 
-void KeyRuns::add(int begin, int end, bool partial) {
-  if (count > 0 && run[count - 1].end == begin && run[count - 1].partial == partial) {
-    run[count - 1].end = end;
-  } else {
-    run[count++] = {begin, end, partial};
+void KeyRuns::add(const KeyRun& more) {
+  if (count > 0) {
+    KeyRun longer = run[count - 1];
+    longer.begin = longer.end, longer.end = more.end;
+    if (longer == more) {
+      run[count - 1].end = more.end;
+      return;
+    }
   }
+  run[count++] = more;
+}
+
+KeyRuns KeyRuns::of_group(int group) const {
+  KeyRuns seen{.first = first, .last = last};
+  for (int i = 0; i < count; ++i) {
+    if (run[i].groups >> group & 1) seen.add({run[i].begin, run[i].end, run[i].partial});
+  }
+  return seen;
 }
 
 namespace {
@@ -264,7 +277,7 @@ void classify_keys(const AttentionProblem& p, const RowTile& t, int k0, int k1, 
     classify_keys(p, t, k0, middle, grain, runs);
     classify_keys(p, t, middle, k1, grain, runs);
   } else if (known != BlockClass::empty) {
-    runs.add(k0, k1, known == BlockClass::partial);
+    runs.add({k0, k1, known == BlockClass::partial});
   }
 }
 
@@ -276,29 +289,100 @@ bool any_kept(const RowTile& t, const uint8_t* keep, int keys) {
   return false;
 }
 
-}  // namespace
-
-KeyRuns seen_keys(const AttentionProblem& p, const RowTile& t, int k0, int k1, bool skips, uint8_t* keep) {
-  KeyRuns seen{.first = k0, .last = k1};
+KeyRuns known_keys(const AttentionProblem& p, const RowTile& t, int k0, int k1, bool skips) {
   int grain = attention_key_block;
   if (skips && p.keep) grain = attention_keep_columns;
   if (skips && p.mask_function.classify) grain = kRunGrain;
   KeyRuns known{.first = k0, .last = k1};
   classify_keys(p, t, k0, k1, grain, known);
+  return known;
+}
+
+// f(begin, end) for the parts of a run between multiples of kRunGrain.
+template <class F>
+void each_grain(const KeyRun& run, const F& f) {
+  for (int k = run.begin, end = 0; k < run.end; k = end) {
+    end = std::min(run.end, (k / kRunGrain + 1) * kRunGrain);
+    f(k, end);
+  }
+}
+
+// A run of keys [begin, end); seen(first row, rows) is what a group of 16 rows sees of them.
+template <class F>
+KeyRun run_of_groups(const RowTile& t, int begin, int end, const F& seen) {
+  KeyRun run{begin, end, false, 0};
+  for (int g = 0; g < t.groups; ++g) {
+    const int row = g * kGroupRows;
+    const BlockClass known = seen(row, std::min(kGroupRows, t.rows - row));
+    if (known != BlockClass::empty) run.groups |= 1u << g;
+    run.partial = run.partial || known == BlockClass::partial;
+  }
+  if (run.groups == (1u << t.groups) - 1) run.groups = kAllGroups;
+  return run;
+}
+
+// By what is known of their blocks.
+KeyRun classified_groups(const AttentionProblem& p, const RowTile& t, int begin, int end) {
+  return run_of_groups(t, begin, end,
+                       [&](int row, int rows) { return mask_class(p, t, row, row + rows, begin, end); });
+}
+
+// By flags of each row and key.
+KeyRun kept_groups(const RowTile& t, int begin, int end, const uint8_t* keep) {
+  uint8_t some[kTileRows] = {}, every[kTileRows];
+  std::memset(every, 1, sizeof(every));
+  for (int k = begin; k < end; ++k, keep += kTileRows) {
+    for (int row = 0; row < kTileRows; ++row) some[row] |= keep[row], every[row] &= keep[row];
+  }
+  return run_of_groups(t, begin, end, [&](int row, int rows) {
+    if (!std::memchr(some + row, 1, static_cast<size_t>(rows))) return BlockClass::empty;
+    return std::memchr(every + row, 0, static_cast<size_t>(rows)) ? BlockClass::partial : BlockClass::full;
+  });
+}
+
+}  // namespace
+
+KeyRuns seen_keys(const AttentionProblem& p, const RowTile& t, int k0, int k1, bool skips, uint8_t* keep) {
+  KeyRuns seen{.first = k0, .last = k1};
+  const KeyRuns known = known_keys(p, t, k0, k1, skips);
   for (int i = 0; i < known.count; ++i) {
     const KeyRun& run = known.run[i];
     uint8_t* flags = keep + (run.begin - k0) * kTileRows;
     if (!run.partial) {
-      seen.add(run.begin, run.end, false);
+      seen.add(run);
     } else if (!fill_keep(p, t, run.begin, run.end, flags)) {
       continue;
     } else if (!skips) {
-      seen.add(run.begin, run.end, true);
+      seen.add(run);
     } else {
-      for (int k = run.begin, end = 0; k < run.end; k = end) {
-        end = std::min(run.end, (k / kRunGrain + 1) * kRunGrain);
-        if (any_kept(t, flags + (k - run.begin) * kTileRows, end - k)) seen.add(k, end, true);
-      }
+      each_grain(run, [&](int k, int end) {
+        if (any_kept(t, flags + (k - run.begin) * kTileRows, end - k)) seen.add({k, end, true});
+      });
+    }
+  }
+  return seen;
+}
+
+KeyRuns seen_by_groups(const AttentionProblem& p, const RowTile& t, int k0, int k1, uint8_t* keep) {
+  KeyRuns seen{.first = k0, .last = k1};
+  const KeyRuns known = known_keys(p, t, k0, k1, true);
+  const auto look = [&](int begin, int end) {
+    const KeyRun run = classified_groups(p, t, begin, end);
+    if (!run.partial) return seen.add(run);
+    if (!fill_keep(p, t, begin, end, keep + (begin - k0) * kTileRows)) return;
+    each_grain(run, [&](int k, int last) {
+      const KeyRun kept = kept_groups(t, k, last, keep + (k - k0) * kTileRows);
+      if (kept.groups) seen.add(kept);
+    });
+  };
+  for (int i = 0; i < known.count; ++i) {
+    const KeyRun& run = known.run[i];
+    if (!run.partial) {
+      seen.add(run);
+    } else if (p.mask_function.classify) {
+      each_grain(run, look);
+    } else {
+      look(run.begin, run.end);
     }
   }
   return seen;

@@ -132,7 +132,7 @@ inline void AddKeySums(const KeySum& sum) {
 // As KeySum over the runs of a block. `weights` of a run begin where those of the run before end, or, if `spread`, at
 // the key's distance from runs.first; rows.data is the row of key runs.first.
 struct RunSum {
-  const RowTile& tile;
+  int count;  // of rows
   const KeyRuns& runs;
   const float* weights;
   bool spread;
@@ -190,13 +190,13 @@ HWY_INLINE void PlaceChain(const RunSum& sum, const ChainPieces& chain, int64_t 
   const Rows all{sum.rows.data + column, sum.rows.stride};
   const Rows in_place = Shifted(all, chain.piece[0].begin - sum.runs.first);
   args.a = sum.weights + chain.weights[0], args.b = in_place.data, args.b_stride = in_place.stride;
-  args.k = chain.keys;
+  args.k = chain.keys, args.a_step = kTileRows;
   if (!chain.has_holes()) return;
   GatherPieces(chain, all, sum.runs.first, columns, rows);
   args.b = rows, args.b_stride = columns;
   if (!sum.spread) return;
-  GatherPieces(chain, {sum.weights, kTileRows}, sum.runs.first, kTileRows, weights);
-  args.a = weights;
+  args.a = weights, args.a_step = padded(sum.count);
+  GatherPieces(chain, {sum.weights, kTileRows}, sum.runs.first, args.a_step, weights);
 }
 
 // The sums of SumOverKeys over the runs of a block: the same chains without the keys that nobody sees, whose weights
@@ -208,7 +208,7 @@ HWY_INLINE void SumOverRuns(const RunSum& sum, bool in_place, const Before& befo
   ChainPieces chains[attention_key_block / kKeyChain];
   const int count = PiecesOfRuns(sum.runs, sum.spread, chains);
   ProductArgs args{};
-  args.a_row = 1, args.a_step = kTileRows;
+  args.a_row = 1;
   int64_t column = 0;
   do {
     const int64_t columns = std::min<int64_t>(sum.columns - column, kPartialColumns);
@@ -222,13 +222,13 @@ HWY_INLINE void SumOverRuns(const RunSum& sum, bool in_place, const Before& befo
       args.c_stride = last || in_place ? sum.columns : kPartialColumns;
       args.partial = partial, args.alpha = sum.alpha, args.beta = sum.beta;
       if (first && last) {
-        ChainProduct<kOnly>(args, sum.tile.rows, columns);
+        ChainProduct<kOnly>(args, sum.count, columns);
       } else if (last) {
-        ChainProduct<kLast>(args, sum.tile.rows, columns);
+        ChainProduct<kLast>(args, sum.count, columns);
       } else if (first) {
-        ChainProduct<End::store>(args, sum.tile.rows, columns);
+        ChainProduct<End::store>(args, sum.count, columns);
       } else {
-        ChainProduct<End::add>(args, sum.tile.rows, columns);
+        ChainProduct<End::add>(args, sum.count, columns);
       }
     }
     column += kPartialColumns;

@@ -44,6 +44,17 @@ HWY_INLINE BlockRange MakeBlockRange(const RowTile& t, int k0, int k1) {
   return r;
 }
 
+// Keys [k0, k1) of a run, which only its groups need.
+HWY_INLINE BlockRange MakeBlockRange(const RowTile& t, const KeyRun& run, int k0, int k1) {
+  BlockRange r = MakeBlockRange(t, k0, k1);
+  if (run.groups == kAllGroups) return r;
+  r.full_begin = r.full_end = k0;
+  for (int g = 0; g < t.groups; ++g) {
+    if (!(run.groups >> g & 1)) r.need_begin[g] = r.need_end[g] = r.free_begin[g] = r.free_end[g] = k0;
+  }
+  return r;
+}
+
 // Rows that one register tile takes: the grain at which partial blocks trim the keys of a row.
 HWY_INLINE int RowStep(int64_t columns) {
   if (columns >= 64 || kMaxVecs < 4) return 6;

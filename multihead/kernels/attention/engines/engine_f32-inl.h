@@ -233,7 +233,7 @@ class F32Engine : public EngineDefaults {
                               LaneState& state) const {
     alignas(64) float shift[kTileRows];
     ShiftOf(state, shift);
-    const RunSum sum{w.rows,           runs,  b.s,   false, Shifted(block.value, runs.first - block.first),
+    const RunSum sum{w.rows.rows,      runs,  b.s,   false, Shifted(block.value, runs.first - block.first),
                      c_.value_columns, w.out, alpha, beta};
     const auto before = [&](KeyRange keys, int64_t at) HWY_ATTR {
       Exponentials(c_, w.rows, MakeBlockRange(w.rows, keys.begin, keys.end), b.s + at, shift, state.sum);
@@ -397,15 +397,24 @@ class F32Engine::Gradients {
     AddKeySums({job_.row_tiles[n], r, ds, Shifted(key_, r.k0 - first_), call_.head_columns,
                 job_.d_query + n * kTileRows * call_.head_columns});
   }
-  // The same over the keys that the tile sees.
+  // The same over the keys that the tile sees, by groups where they see others.
   void AddToQueries(int64_t n, const KeyRuns& runs, const float* ds) const {
-    SumOverRuns<End::add, End::add_both>(
-        {job_.row_tiles[n], runs, ds, true, Shifted(key_, runs.first - first_), call_.head_columns,
-         job_.d_query + n * kTileRows * call_.head_columns},
-        false, [](KeyRange, int64_t) {});
+    const RowTile& t = job_.row_tiles[n];
+    if (!runs.by_group()) return AddRuns(n, runs, 0, t.rows, ds);
+    for (int row = 0; row < t.rows; row += kGroupRows) {
+      AddRuns(n, runs.of_group(row / kGroupRows), row, std::min(kGroupRows, t.rows - row), ds);
+    }
   }
 
  private:
+  // Rows [row, row + count) of tile n.
+  void AddRuns(int64_t n, const KeyRuns& runs, int row, int count, const float* ds) const {
+    SumOverRuns<End::add, End::add_both>(
+        {count, runs, ds + row, true, Shifted(key_, runs.first - first_), call_.head_columns,
+         job_.d_query + (n * kTileRows + row) * call_.head_columns},
+        false, [](KeyRange, int64_t) {});
+  }
+
   const BackwardCall& call_;
   const BackwardJob& job_;
   Rows key_, value_;

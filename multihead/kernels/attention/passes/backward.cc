@@ -175,7 +175,7 @@ void TileGradients(const BackwardCall& call, const BackwardJob& job, const G& en
   for (int i = 0; i < runs.count; ++i) {
     const KeyRun& run = runs.run[i];
     if (c.terms->bias) {
-      GatherBias(*c.terms, t, MakeBlockRange(t, run.begin, run.end),
+      GatherBias(*c.terms, t, MakeBlockRange(t, run, run.begin, run.end),
                  b.extra + int64_t{run.begin - r.k0} * kTileRows);
     }
     for (int k = run.begin; k < run.end; k += G::kChunkKeys) {
@@ -183,8 +183,8 @@ void TileGradients(const BackwardCall& call, const BackwardJob& job, const G& en
       BackwardBuffers chunk = b;
       chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
       if (b.raw) chunk.raw += by;
-      ChunkGradients(call, job, engine, n, MakeBlockRange(t, k, std::min(k + G::kChunkKeys, run.end)), lanes,
-                     run.partial ? b.keep + by : nullptr, c.has_terms || run.partial, chunk);
+      ChunkGradients(call, job, engine, n, MakeBlockRange(t, run, k, std::min(k + G::kChunkKeys, run.end)),
+                     lanes, run.partial ? b.keep + by : nullptr, c.has_terms || run.partial, chunk);
     }
   }
 }
@@ -194,7 +194,8 @@ template <class Body>
 void EachRun(const RowTile& t, const BlockRange& r, const KeyRuns& runs, const Body& f) {
   if (runs.whole()) return f(r, 0);
   for (int i = 0; i < runs.count; ++i) {
-    f(MakeBlockRange(t, runs.run[i].begin, runs.run[i].end), int64_t{runs.run[i].begin - r.k0} * kTileRows);
+    const KeyRun& run = runs.run[i];
+    f(MakeBlockRange(t, run, run.begin, run.end), int64_t{run.begin - r.k0} * kTileRows);
   }
 }
 
@@ -360,7 +361,11 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
     if constexpr (G::kMakesGradients) engine.Start(n);
     KeyRuns runs{.first = a, .last = e, .count = 1, .run = {{a, e, false}}};
-    if (c.has_keep) runs = seen_keys(p, t, a, e, SkipsKeys<G>(c), b.keep);
+    if (SkipsKeys<G>(c)) {
+      runs = seen_by_groups(p, t, a, e, b.keep);
+    } else if (c.has_keep) {
+      runs = seen_keys(p, t, a, e, false, b.keep);
+    }
     const bool seen = runs.count > 0;
     if (seen) {
       TileGradients(call, job, engine, n, r, runs, lanes, b);
