@@ -62,19 +62,26 @@ using AnyArgs = std::variant<ValueArgs<float, float>, ValueArgs<BFloat16, float>
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+// Plain loops are called for each vector: hundreds of them in one function take Clang 22 minutes.
+#if HWY_TARGET == HWY_EMU128
+#define MULTIHEAD_VECTOR_FUNCTION HWY_NOINLINE
+#else
+#define MULTIHEAD_VECTOR_FUNCTION HWY_INLINE
+#endif
+
 template <class Function>
 struct ValueOf {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return Function::Value(Floats(), x); }
+  MULTIHEAD_VECTOR_FUNCTION FloatVec operator()(FloatVec x) const { return Function::Value(Floats(), x); }
 };
 template <class Function>
 struct SlopeTimes {
-  HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
+  MULTIHEAD_VECTOR_FUNCTION FloatVec operator()(FloatVec x, FloatVec dy) const {
     return hn::Mul(Function::Both(Floats(), x).slope, dy);
   }
 };
 template <class Function>
 struct ValueAndSlopeOf {
-  HWY_INLINE void operator()(FloatVec& value, FloatVec& slope, FloatVec x) const {
+  MULTIHEAD_VECTOR_FUNCTION void operator()(FloatVec& value, FloatVec& slope, FloatVec x) const {
     const auto f = Function::Both(Floats(), x);
     value = f.value;
     slope = f.slope;
@@ -82,13 +89,15 @@ struct ValueAndSlopeOf {
 };
 template <class Function>
 struct GatedSlopes {
-  HWY_INLINE void operator()(FloatVec& d_gate, FloatVec& d_up, FloatVec gate, FloatVec up,
-                             FloatVec dy) const {
+  MULTIHEAD_VECTOR_FUNCTION void operator()(FloatVec& d_gate, FloatVec& d_up, FloatVec gate, FloatVec up,
+                                            FloatVec dy) const {
     const auto f = Function::Both(Floats(), gate);
     d_gate = hn::Mul(hn::Mul(dy, up), f.slope);
     d_up = hn::Mul(dy, f.value);
   }
 };
+
+#undef MULTIHEAD_VECTOR_FUNCTION
 
 #if HWY_TARGET == HWY_AVX3
 // WideAccess where every array is bf16: the even elements of 32 are one pack, the odd ones another. A word's
@@ -184,12 +193,17 @@ HWY_INLINE void Step(Function, const GatedBackwardArgs<T>& a, int64_t i, At at) 
   at.Store(d_up, a.g.d_up + i);
 }
 
+// A function of its own: with all of them inlined into one, optimisers take minutes (Clang 22).
+template <class Function, class Args>
+HWY_NOINLINE void RunOne(const Args& args, int64_t count) {
+  ForSteps(args, count, [&](int64_t i, auto at) HWY_ATTR { Step(Function(), args, i, at); });
+}
+
 void Run(Activation activation, const AnyArgs& any, int64_t count) {
   std::visit(
       [&](const auto& args) HWY_ATTR {
-        DispatchActivation(activation, [&](auto function) HWY_ATTR {
-          ForSteps(args, count, [&](int64_t i, auto at) HWY_ATTR { Step(function, args, i, at); });
-        });
+        DispatchActivation(activation,
+                           [&](auto function) HWY_ATTR { RunOne<decltype(function)>(args, count); });
       },
       any);
 }
