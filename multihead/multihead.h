@@ -114,6 +114,7 @@
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/files/state_file.h"
+#include "multihead/models/files/task_adapters.h"
 #include "multihead/models/generation_config.h"
 #include "multihead/models/image_encoder.h"
 #include "multihead/models/language_model.h"

@@ -90,7 +90,7 @@ struct EmbedFlags {
             concat(flag, " is for dense vectors; those of ", quote(folder), " are ", word_of(made)));
     }
   }
-  AnyEncoder load(TextTask task) {
+  AnyEncoder load(const std::string& task) {
     if (normalize) options.normalize = true;
     if (!prompt.empty()) options.prompt = prompt;
     options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
@@ -104,11 +104,10 @@ struct EmbedFlags {
     return reading([&]() -> AnyEncoder {
       if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dense);
       if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dense);
-      return pooled_as_asked(
-          SentenceEncoder::load(folder, dtype, task == TextTask::none ? "" : std::string(word_of(task))));
+      return pooled_as_asked(SentenceEncoder::load(folder, dtype, task));
     });
   }
-  /// The encoder of queries, where a Router sends them elsewhere.
+  /// The encoder of queries, where they have their own.
   std::optional<AnyEncoder> route_of_queries(const AnyEncoder& of_documents) const {
     const auto* dense = std::get_if<SentenceEncoder>(&of_documents);
     if (dense == nullptr || !embed::has_routes(folder)) return {};
@@ -166,8 +165,9 @@ class Embed : public Verb {
   void declare(Flags& flags) override {
     flags_.declare(flags);
     flags.flag("normalize", flags_.normalize, "scale vectors to length 1 (default: as the folder says)");
-    flags.choice("task", task_, word_list<TextTask>(),
-                 "what multi-vector models, and folders with a Router, encode texts for");
+    flags.text("task", "NAME", task_,
+               "what multi-vector models, and folders with a Router or adapters, encode texts for: query, "
+               "document, or a task of the folder's own");
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
     declare_format(flags, format_);
     flags.text("out", "FILE", out_,
@@ -191,13 +191,16 @@ class Embed : public Verb {
     if (skips_existing_ && out_ == "-") throw UsageError("--skip-existing needs --out FILE, not -");
     std::error_code ignored;
     if (skips_existing_ && std::filesystem::exists(out_, ignored)) return kDone;
-    const TextTask task = *value_of<TextTask>(task_);
-    const AnyEncoder encoder = flags_.load(task);
-    if (task != TextTask::none && !std::holds_alternative<MultiVectorEncoder>(encoder) &&
-        !embed::has_routes(flags_.folder)) {
+    const AnyEncoder encoder = flags_.load(task_);
+    const bool is_multi_vector = std::holds_alternative<MultiVectorEncoder>(encoder);
+    if (!task_.empty() && !is_multi_vector && !embed::has_routes(flags_.folder)) {
       throw UsageError(
-          "--task is for multi-vector models and folders with a Router; texts of others have prompts: "
-          "--prompt-name");
+          "--task is for multi-vector models and folders with a Router or adapters; texts of others have "
+          "prompts: --prompt-name");
+    }
+    const auto task = task_.empty() ? TextTask::none : value_of<TextTask>(task_);
+    if (is_multi_vector && !task) {
+      throw UsageError(concat("--task of a multi-vector model is query or document, got ", quote(task_)));
     }
     if (is_matrix && !std::holds_alternative<SentenceEncoder>(encoder)) {
       throw UsageError(
@@ -210,7 +213,7 @@ class Embed : public Verb {
     AnyVectors vectors;
     {
       TextMeter meter(common.quiet);
-      vectors = flags_.encode(encoder, texts, task, &meter);
+      vectors = flags_.encode(encoder, texts, task.value_or(TextTask::none), &meter);
       seconds = meter.seconds();
     }
     if (is_matrix) {
@@ -259,7 +262,7 @@ class Embed : public Verb {
   }
 
   EmbedFlags flags_;
-  std::string data_, out_, part_, task_ = "none";
+  std::string data_, out_, part_, task_;
   bool skips_existing_ = false;
   text::TableFormat format_ = text::TableFormat::by_name;
 };
@@ -287,7 +290,7 @@ class Search : public Verb {
     if (data_.empty()) throw UsageError("--data FILE is required; see multihead search --help");
     if (!index_.empty() && !index_.ends_with(".npy"))
       throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
-    const AnyEncoder encoder = flags_.load(TextTask::document);
+    const AnyEncoder encoder = flags_.load("document");
     const auto* dense = std::get_if<SentenceEncoder>(&encoder);
     if (dense == nullptr && (!index_.empty() || compress_ != "none"))
       throw UsageError("--index and --compress are for dense vectors");

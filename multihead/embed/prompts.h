@@ -23,8 +23,8 @@ constexpr auto enum_words(VectorKind) {
 /// FormatError.
 VectorKind vector_kind(const std::string& folder);
 
-/// Whether the folder's first module is a Router, which sends texts to other modules by what they are encoded
-/// for. Throws IoError, FormatError.
+/// Whether texts are encoded by what they are encoded for: the folder's first module is a Router, which sends
+/// them to other modules, or has adapters (models::TaskAdapters). Throws IoError, FormatError.
 bool has_routes(const std::string& folder);
 
 /// What a text is encoded for.

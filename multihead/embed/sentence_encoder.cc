@@ -18,6 +18,7 @@
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/models/files/task_adapters.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/norm.h"
@@ -72,13 +73,15 @@ SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, s
 
 SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                       const std::string& task) {
-  return load_modules({folder, "", weights}, task, nullptr);
+  return load_modules({folder, "", "", weights}, task, nullptr);
 }
 
 SentenceEncoder SentenceEncoder::load_to_train(const std::string& folder) {
-  MH_CHECK(!has_routes(folder), FormatError, folder,
-           ": a folder with a Router is not trained, as one route would be saved without the others");
-  return load_modules({folder, "", nn::WeightDtype::f32, false}, "", nullptr);
+  MH_CHECK(
+      !has_routes(folder), FormatError, folder,
+      ": a folder with a Router or with adapters for tasks is not trained, as one of them would be saved "
+      "without the others");
+  return load_modules({folder, "", "", nn::WeightDtype::f32, false}, "", nullptr);
 }
 
 SentenceEncoder SentenceEncoder::route(const std::string& task) const {
@@ -93,14 +96,18 @@ SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::s
   Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
   const std::vector<detail::Module> modules = detail::read_modules(folder, task);
   const std::string& model = modules[0].path;
-  const bool is_known = known != nullptr && known->source_.model == model;
-  TextModel encoder = is_known ? known->encoder_ : TextModel::load(model, source.weights, source.packed);
+  const models::TaskAdapters adapters = models::read_task_adapters(model);
+  const std::string adapter = task.empty() || adapters.tasks.empty() ? "" : adapters.named(task);
+  const bool is_known =
+      known != nullptr && known->source_.model == model && known->source_.adapter == adapter;
+  TextModel encoder =
+      is_known ? known->encoder_ : TextModel::load(model, source.weights, source.packed, adapter);
   text::Tokenizer tokenizer =
       is_known ? known->tokenizer_ : text::Tokenizer::load(models::tokenizer_folder(model));
   const int64_t length = detail::read_max_length(model, encoder.context());
   SentenceEncoder loaded(std::move(encoder), std::move(tokenizer), {Pooling::mean}, length);
   loaded.source_ = source;
-  loaded.source_.model = model;
+  loaded.source_.model = model, loaded.source_.adapter = adapter;
   if (io::is_gguf_file(folder)) {
     loaded.pooling_ = {pooling_of_gguf(folder)};
     loaded.steps_ = steps_of_gguf(folder, loaded.dim());
@@ -123,6 +130,8 @@ SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::s
     loaded.steps_.pop_back();
     loaded.normalizes_ = true;
   }
+  prompts.texts.insert(adapters.instructions.begin(), adapters.instructions.end());
+  if (!adapter.empty()) prompts.default_name = adapter;
   loaded.prompts_ = std::move(prompts);
   return loaded;
 }

@@ -61,11 +61,13 @@ class SentenceEncoder {
   /// Reads a folder of sentence-transformers (modules.json: Transformer, WeightedLayerPooling, Pooling, Dense,
   /// LayerNorm, Normalize) or a model's folder, whose tokens are averaged; its weights are packed, by default as
   /// they are stored (TextModel::load). Of a folder with a Router, the modules for texts of `task`, "query",
-  /// "document" or another route's; "": the default route. Throws IoError, FormatError (a step that is none of
-  /// these, a task without a route).
+  /// "document" or another route's; of one with adapters, the task's, whose instruction is the default prompt
+  /// then. "": the default route, or no adapter. Throws IoError, FormatError (a step that is none of these, a
+  /// task without a route), ValueError (a task without an adapter).
   static SentenceEncoder load(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
                               const std::string& task = "");
-  /// load() with weights in f32 that are not packed. Throws FormatError (a folder with a Router), too.
+  /// load() with weights in f32 that are not packed. Throws FormatError (a folder with
+  /// routes), too.
   static SentenceEncoder load_to_train(const std::string& folder);
 
   SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
@@ -116,7 +118,7 @@ class SentenceEncoder {
  private:
   /// Where the modules were read.
   struct Source {
-    std::string folder, model;
+    std::string folder, model, adapter;
     std::optional<nn::WeightDtype> weights;
     bool packed = true;
   };

@@ -52,8 +52,9 @@ int64_t words_of(const Config& c) {
 TextModel::TextModel(Any model) : model_(std::move(model)) {}
 TextModel::TextModel(Encoder model) : model_(std::move(model)) {}
 
-TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDtype> weights, bool packed) {
-  if (models::has_encoder(folder)) return models::load_encoder(folder, weights, packed);
+TextModel TextModel::load(const std::string& folder, std::optional<nn::WeightDtype> weights, bool packed,
+                          const std::string& task) {
+  if (models::has_encoder(folder)) return models::load_encoder(folder, weights, packed, task);
   if (!models::is_seq2seq_folder(folder)) return Any(models::load_decoder(folder, weights, packed));
   MH_CHECK(!weights || weights == nn::WeightDtype::f32, ValueError, folder,
            ": the weights of this encoder-decoder model's encoder can only be f32, got ",

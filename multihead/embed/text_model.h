@@ -21,10 +21,10 @@ class TextModel {
 
   TextModel(Any model);
   TextModel(models::Encoder model);
-  /// As config.json or a GGUF file says; `weights` and `packed` as of models::load_language_model().
+  /// As config.json or a GGUF file says; `weights`, `packed` and `task` as of models::load_encoder().
   /// Throws IoError, FormatError, ValueError (an encoder-decoder model, of which only T5's can be packed).
   static TextModel load(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
-                        bool packed = true);
+                        bool packed = true, const std::string& task = "");
 
   /// The features of every token, [N, embed_dim]. Dropout is active if and only if `rng` is given.
   Tensor features(const models::TokenRows& rows, Rng* rng = nullptr) const;

@@ -2704,11 +2704,12 @@ class Encoder:
         """
 
     @staticmethod
-    def load(folder: str | bytes | os.PathLike[str], weights: str | None = None, *, packed: bool = False) -> Encoder:
+    def load(folder: str | bytes | os.PathLike[str], weights: str | None = None, *, packed: bool = False, task: str | None = None) -> Encoder:
         """
         Loads a Hugging Face folder (BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, ALBERT,
         Nomic BERT, GTE, T5's encoder) or a GGUF file, whose quantised matrices stay so. weights: 'f32', or packed for
         inference as pack_weights() does. packed=True: f32 weights are packed, too.
+        task: with the adapter of this task merged (Jina Embeddings v3).
         """
 
     def pack_weights(self, weights: str = 'f32') -> None:

@@ -124,7 +124,8 @@ class SentenceEncoder(_TextEncoder):
                output_value: str = "sentence_embedding", precision: str = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
                device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None, task: str | None = None) -> Any:
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
-        task: which route of a folder with a Router, 'query', 'document' or another of its own; others have one way.
+        task: which route of a folder with a Router, 'query', 'document' or another of its own; which adapter of one
+        that has them (Jina Embeddings v3), with its prompt unless another is given; others have one way.
 
         batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
         truncate_dim beyond the width keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
@@ -133,10 +134,11 @@ class SentenceEncoder(_TextEncoder):
         _only("SentenceEncoder", output_value=(output_value, "sentence_embedding"), device=(device, "cpu"))
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
-        prompt_name = prompt_name or self.default_prompt_name
+        route = self._route(task)
         if prompt is None:
-            prompt = self._prompt(prompt_name)
-        vectors = self._route(task).encode(
+            own = route.default_prompt_name  # an adapter's
+            prompt = self._prompt(prompt_name or (own if own != self._encoder.default_prompt_name else None) or self.default_prompt_name)
+        vectors = route.encode(
             texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or self.truncate_dim or 0,
             **self._work(batch_size, show_progress_bar))
         if precision != "float32":
@@ -165,7 +167,7 @@ class SentenceEncoder(_TextEncoder):
         return self._routes[task]
 
     def _encode_as(self, task, names, sentences, options):
-        return super()._encode_as(task, names, sentences, {"task": task, **options})
+        return super()._encode_as(task, [*names, *(f"retrieval.{name}" for name in names)], sentences, {"task": task, **options})
 
     def get_sentence_embedding_dimension(self) -> int:
         return min(self.truncate_dim or self._encoder.dim, self._encoder.dim)

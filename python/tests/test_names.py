@@ -152,6 +152,8 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "LatentAttention": "models.LanguageModelConfig.latent_dim",
     "LatentOptions": "models.LanguageModelConfig.latent_dim",
     "has_routes": "embed.SentenceEncoder.encode",
+    "TaskAdapters": "embed.SentenceEncoder.encode",
+    "read_task_adapters": "embed.SentenceEncoder.encode",
     "to_int8_rows": "models.LanguageModel.make_state",  # dtype="int8"
     "from_int8_rows": "models.LanguageModel.make_state",
     "attention_int8": "models.LanguageModel.make_state",

@@ -6,6 +6,7 @@
 #include "multihead/embed/modules/folder-inl.h"
 #include "multihead/embed/modules/modules-inl.h"
 #include "multihead/io/config.h"
+#include "multihead/models/files/task_adapters.h"
 
 namespace multihead::embed {
 
@@ -143,7 +144,9 @@ std::vector<Module> read_route(const std::string& folder, const std::string& tas
 
 bool has_routes(const std::string& folder) {
   std::error_code ignored;
-  return std::filesystem::is_directory(folder, ignored) && is_router(read_list(folder).front());
+  if (!std::filesystem::is_directory(folder, ignored)) return false;
+  const Module first = read_list(folder).front();
+  return is_router(first) || !models::read_task_adapters(first.path).tasks.empty();
 }
 
 namespace detail {

@@ -40,7 +40,7 @@ namespace nomic_bert { Family<EncoderConfig> nomic_bert(); }
 namespace nomic_bert_moe { Family<EncoderConfig> nomic_bert_moe(); }
 namespace jina_bert { Family<EncoderConfig> jina_bert(); }
 namespace gte { Family<EncoderConfig> gte(), gte_new(); }
-namespace jina_embeddings_v3 { Family<EncoderConfig> jina_embeddings_v3(); }
+namespace jina_embeddings_v3 { Family<EncoderConfig> jina_embeddings_v3(), jina_xlm_roberta(); }
 namespace deberta_v2 { Family<EncoderConfig> deberta_v2(); }
 namespace esm { Family<EncoderConfig> esm(); }
 namespace t5_encoder { Family<EncoderConfig> t5_encoder(), mt5_encoder(); }
@@ -149,11 +149,26 @@ template <>
 const std::vector<Family<EncoderConfig>>& families() {
   static const std::vector<Family<EncoderConfig>> all = [] {
     std::vector<Family<EncoderConfig>> list;
-    for (auto* family : {bert::bert, bert::roberta, bert::xlm_roberta, bert::camembert, bert::mpnet,
-                         distilbert::distilbert, bert::electra, modernbert::modernbert, albert::albert,
-                         t5_encoder::t5_encoder, t5_encoder::mt5_encoder, nomic_bert::nomic_bert, gte::gte,
-                         gte::gte_new, esm::esm, jina_embeddings_v3::jina_embeddings_v3,
-                         deberta_v2::deberta_v2, jina_bert::jina_bert, nomic_bert_moe::nomic_bert_moe})
+    for (auto* family : {bert::bert,
+                         bert::roberta,
+                         bert::xlm_roberta,
+                         bert::camembert,
+                         bert::mpnet,
+                         distilbert::distilbert,
+                         bert::electra,
+                         modernbert::modernbert,
+                         albert::albert,
+                         t5_encoder::t5_encoder,
+                         t5_encoder::mt5_encoder,
+                         nomic_bert::nomic_bert,
+                         gte::gte,
+                         gte::gte_new,
+                         esm::esm,
+                         jina_embeddings_v3::jina_embeddings_v3,
+                         jina_embeddings_v3::jina_xlm_roberta,
+                         deberta_v2::deberta_v2,
+                         jina_bert::jina_bert,
+                         nomic_bert_moe::nomic_bert_moe})
       list.push_back(with_causality(family(), false));
     list.push_back(own::encoder());
     return list;

@@ -13,6 +13,7 @@
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/gguf_encoder-inl.h"
 #include "multihead/models/files/overwrite-inl.h"
+#include "multihead/models/files/task_adapters.h"
 #include "multihead/models/packed_weights-inl.h"
 #include "multihead/nn/unfilled-inl.h"
 
@@ -430,11 +431,19 @@ Seq2Seq load_seq2seq(const std::string& folder) {
   return load<Seq2Seq>(folder, seq2seq_config_from_json, "AutoModelForSeq2SeqLM");
 }
 
-Encoder load_encoder(const std::string& folder, std::optional<nn::WeightDtype> weights, bool packed) {
+Encoder load_encoder(const std::string& folder, std::optional<nn::WeightDtype> weights, bool packed,
+                     const std::string& task) {
   const std::optional<nn::WeightDtype> packed_as = packing_of(weights, packed);
+  const TaskAdapters adapters = task.empty() ? TaskAdapters() : read_task_adapters(folder);
+  const std::string adapter = task.empty() ? "" : adapters.named(task);
   if (is_gguf(folder)) return detail::load_gguf_encoder(folder, weights.has_value(), packed_as);
   Encoder model = is_adapter_folder(folder) ? load_adapted_encoder(folder)
                                             : load<Encoder>(folder, encoder_config_from_json, "AutoModel");
+  if (!adapter.empty()) {
+    const io::SafetensorsFile file = open_weights(folder, "AutoModel");
+    const auto& family = family_in(file, model);
+    add_task(nn::named_parameters(model), map_of(model, family), file, family.prefix, adapters, adapter);
+  }
   if (packed_as) model.pack_weights(*packed_as);
   return model;
 }

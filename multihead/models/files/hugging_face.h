@@ -79,9 +79,10 @@ LanguageModel load_decoder(const std::string& folder, std::optional<nn::WeightDt
                            bool packed = false);
 Seq2Seq load_seq2seq(const std::string& folder);
 /// With the head that "architectures" names; a file's other heads are left out. `weights` and `packed` as of
-/// load_language_model().
+/// load_language_model(). `task`: with this one of the folder's adapters (TaskAdapters) merged; "": without any.
+/// Throws ValueError (a task without an adapter), too.
 Encoder load_encoder(const std::string& folder, std::optional<nn::WeightDtype> weights = {},
-                     bool packed = false);
+                     bool packed = false, const std::string& task = "");
 ImageEncoder load_image_encoder(const std::string& folder);
 
 /// Fills a model's weights from a model.safetensors or its folder. Throws IoError, FormatError; then nothing

@@ -131,16 +131,19 @@ void bind_encoder(nb::module_& m) {
             "Writes config.json and model.safetensors as Hugging Face's family has them.");
   c.def_static(
       "load",
-      [](const Path& folder, const std::optional<std::string>& weights, bool packed) {
+      [](const Path& folder, const std::optional<std::string>& weights, bool packed,
+         const std::optional<std::string>& task) {
         std::optional<nn::WeightDtype> dtype;
         if (weights) dtype = kernels::parse_weight_dtype(*weights);
-        return unlocked([&] { return models::load_encoder(folder, dtype, packed); });
+        return unlocked([&] { return models::load_encoder(folder, dtype, packed, task.value_or("")); });
       },
-      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "packed"_a = false,
+      "folder"_a, "weights"_a = nb::none(), nb::kw_only(), "packed"_a = false, "task"_a = nb::none(),
       "Loads a Hugging Face folder (BERT, RoBERTa, XLM-R, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, "
       "ALBERT,\nNomic BERT, GTE, T5's encoder) or a GGUF file, whose quantised matrices stay so. weights: "
       "'f32', "
-      "or packed for\ninference as pack_weights() does. packed=True: f32 weights are packed, too.");
+      "or packed for\ninference as pack_weights() does. packed=True: f32 weights are packed, too.\ntask: "
+      "with "
+      "the adapter of this task merged (Jina Embeddings v3).");
   m.def(
       "is_encoder_folder",
       [](const Path& folder) { return unlocked([&] { return models::is_encoder_folder(folder); }); },

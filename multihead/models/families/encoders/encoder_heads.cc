@@ -19,7 +19,10 @@ constexpr std::pair<const char*, EncoderHead> kClasses[] = {
 ConfigKey<C> head_key(const std::string& stem) {
   const auto read = [=](Reader& r, const std::string& key, C& c) {
     const std::vector<std::string> given = r.strings_or(key, {});
-    if (given.empty() || (stem == "Bert" && given[0] == "HF_ColBERT")) return;
+    if (given.empty() || (stem == "Bert" && given[0] == "HF_ColBERT") ||
+        (stem == "XLMRoberta" && given[0] == "XLMRobertaLoRA")) {
+      return;
+    }
     for (const auto& [suffix, head] : kClasses) {
       if (given[0] == stem + suffix) {
         c.head = head;

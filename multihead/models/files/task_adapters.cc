@@ -1,0 +1,99 @@
+#include "multihead/models/files/task_adapters.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "multihead/core/error.h"
+#include "multihead/io/config.h"
+#include "multihead/io/json.h"
+#include "multihead/models/files/finite_weights-inl.h"
+#include "multihead/ops/elementwise.h"
+#include "multihead/ops/linear.h"
+#include "multihead/ops/shape.h"
+
+namespace multihead::models {
+namespace {
+
+// Of a change at a time: a vocabulary's whole change would be as large as its embeddings.
+constexpr int64_t kRows = 1 << 14;
+
+void add_product(const Tensor& to, const Tensor& left, const Tensor& right, double factor) {
+  for (int64_t row = 0; row < to.size(0); row += kRows) {
+    const int64_t end = std::min(row + kRows, to.size(0));
+    const Tensor rows = slice(to.detach(), 0, row, end);
+    rows.copy_from(add(rows, scale(matmul(slice(left, 0, row, end), right), factor)));
+  }
+}
+
+std::string list_of(const std::vector<std::string>& tasks) {
+  std::string list;
+  for (const std::string& task : tasks) list += (list.empty() ? "" : ", ") + task;
+  return list;
+}
+
+}  // namespace
+
+const std::string& TaskAdapters::named(const std::string& task) const {
+  for (const std::string& name : {task, std::string(task == "query"      ? "retrieval.query"
+                                                    : task == "document" ? "retrieval.passage"
+                                                                         : "")}) {
+    const auto found = std::ranges::find(tasks, name);
+    if (found != tasks.end()) return *found;
+  }
+  const std::string known = tasks.empty() ? "the folder has none" : "the tasks are " + list_of(tasks);
+  throw ValueError(concat("there is no adapter for the task ", quote(task, 80), "; ", known));
+}
+
+TaskAdapters read_task_adapters(const std::string& folder) {
+  std::error_code ignored;
+  const std::string path = (std::filesystem::path(folder) / "config.json").string();
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const Json json = io::load_json(path);
+  io::ConfigReader reader(json, path);
+  TaskAdapters adapters;
+  adapters.tasks = reader.strings_or("lora_adaptations", {});
+  if (adapters.tasks.empty()) return {};
+  adapters.rank = reader.integer_or("lora_rank", adapters.rank, {.min = 1, .max = 1 << 16});
+  adapters.alpha = reader.number_or("lora_alpha", adapters.alpha);
+  const Json* instructions = reader.find("task_instructions");
+  for (const std::string& task : adapters.tasks) {
+    const Json* text =
+        instructions != nullptr && instructions->is_object() ? instructions->find(task) : nullptr;
+    if (text == nullptr || !text->is_string()) {
+      reader.fail("task_instructions", concat("must have a text for each task; none for ", quote(task, 80)));
+    }
+    adapters.instructions[task] = text->as_string();
+  }
+  return adapters;
+}
+
+void detail::add_task(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
+                      const io::SafetensorsFile& file, const std::string& prefix,
+                      const TaskAdapters& adapters, const std::string& task) {
+  const int64_t count = std::ssize(adapters.tasks),
+                index = std::ranges::find(adapters.tasks, task) - adapters.tasks.begin();
+  const auto read = [&](const std::string& name, const Shape& shape) {
+    const std::string stored = file.contains(name) ? name : prefix + name;
+    MH_CHECK(file.contains(stored), FormatError, file.path(), ": missing ", name, " ", shape);
+    const Tensor all = file.load(stored);
+    MH_CHECK(all.shape() == shape, FormatError, file.path(), ": ", stored, ": expected ", shape, ", got ",
+             all.shape());
+    check_finite(file.path(), stored, all);
+    return reshape(slice(all, 0, index, index + 1), {shape[1], shape[2]}).to(Dtype::f32);
+  };
+  bool has_any = false;
+  for (const auto& [name, matrix] : stored_views(parameters, map)) {
+    if (!name.ends_with(kOriginal)) continue;
+    has_any = true;
+    const std::string stem = name.substr(0, name.size() - std::string_view("original").size()) + "0.lora_";
+    const bool is_table = name.find("embeddings.") != name.npos;
+    const Tensor left = read(stem + (is_table ? "A" : "B"), {count, matrix.size(0), adapters.rank}),
+                 right = read(stem + (is_table ? "B" : "A"), {count, adapters.rank, matrix.size(1)});
+    add_product(matrix, left, right, adapters.alpha / static_cast<double>(adapters.rank));
+  }
+  MH_CHECK(has_any, FormatError, file.path(),
+           ": config.json names adapters, lora_adaptations, which are not here");
+}
+
+}  // namespace multihead::models
