@@ -22,7 +22,7 @@ KEYWORDS = {
     "Seq2SeqRun", "ClassifierRun", "TaggerRun", "ImageClassifierRun", "ImageClassifierSettings", "EmbedderRun", "RerankerRun", "MaskedLmRun", "EncoderSettings", "ClassifierSettings", "TaggerSettings", "EmbedderSettings",
     "RerankerSettings",
     "MaskedLmSettings", "LanguageModelSettings", "Seq2SeqSettings", "TrainingSettings", "TokenBatch",
-    "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "SpladePooling", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions",
+    "CheckpointContents", "ClassifyOptions", "MergeOptions", "EncodeTextOptions", "EntityOptions", "SpladePooling", "TokenRows", "BiasFlags", "Diagonal", "ConvolutionOptions", "TriangleOptions", "LinearAttentionOptions", "SafetensorsLimits", "LoopOptions", "ProgressOptions", "LengthChoice",
 }  # fmt: skip
 STRINGS = {
     "Similarity", "ProblemType", "EmptyRow", "Layout", "Profile", "Reduction", "RotaryLayout", "NormKind", "SinusoidLayout", "Positions",
@@ -278,7 +278,7 @@ INTERNAL = {  # reason: names
     "train_head save_sentence_files write_module_folders remove_module_folders spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
-    "activation_bytes set_fine_tuning choose_length choose_rate recipe_of joined "
+    "activation_bytes set_fine_tuning set_new choose_length choose_rate recipe_of joined "
     "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns "
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
