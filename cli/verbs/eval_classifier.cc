@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 
@@ -11,6 +10,7 @@
 #include "cli/texts.h"
 #include "cli/verbs/eval_encoders.h"
 #include "multihead/core/files.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/image_classifier.h"
 #include "multihead/embed/images/labelled_files.h"
@@ -213,11 +213,10 @@ int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledT
 }  // namespace
 
 double number_in(const std::string& text, const std::string& what, const std::string& where) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+  const auto value = spelled_number<double>(text);
+  if (!value || !std::isfinite(*value))
     throw InputError(concat(where, ": ", what, " must be a number, got ", quote(text, 40)));
-  return value;
+  return *value;
 }
 
 std::string cell(const std::string& text) {

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <filesystem>
 #include <set>
 #include <sstream>
 
 #include "cli/verb.h"
 #include "multihead/core/text/json.h"
+#include "multihead/core/text/numbers.h"
 
 namespace multihead::cli {
 namespace {
@@ -22,10 +22,8 @@ std::vector<int64_t> selected(const char* flag, const std::string& text, int64_t
                                   count - 1, quote(text)));
   };
   const auto number = [&](const std::string& digits) {
-    int64_t value = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < 0 || value >= count)
-      throw wrong();
+    const int64_t value = spelled_number<int64_t>(digits).value_or(-1);
+    if (value < 0 || value >= count) throw wrong();
     return value;
   };
   std::istringstream parts(text + ",");  // a comma at the end asks for another number

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <sstream>
@@ -11,6 +10,7 @@
 #include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/io/json.h"
 #include "multihead/models/surgery/prune.h"
 #include "multihead/text/corpus/corpus.h"
@@ -61,11 +61,7 @@ void number_as_before(Part& part) {
   }
 }
 
-int64_t number(std::string_view digits) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  return error == std::errc() && end == digits.data() + digits.size() ? value : -1;
-}
+int64_t number(std::string_view digits) { return spelled_number<int64_t>(digits).value_or(-1); }
 
 // "0.3,1.2" or "encoder.0.3,cross.1.2"
 void choose(std::vector<Part>& parts, const std::string& text) {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/json.h"
 #include "multihead/core/threads/system-inl.h"
 #include "multihead/io/staging.h"
@@ -263,11 +264,8 @@ std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::fu
 
 void refuse_foreign(const char* who, const std::string& folder, const std::vector<std::string>& foreign) {
   if (foreign.empty()) return;
-  constexpr size_t kShown = 3;
-  std::string list;
-  for (size_t i = 0; i < std::min(foreign.size(), kShown); ++i)
-    list += concat(i == 0 ? "" : ", ", foreign[i]);
-  if (foreign.size() > kShown) list += concat(" and ", foreign.size() - kShown, " more");
+  Enumeration list(3);
+  for (const std::string& name : foreign) list.add(name);
   throw ValueError(concat(who, ": nothing was written to folder ", quote(folder, 400), ", because ", list,
                           "; move ", foreign.size() == 1 ? "it" : "them", " away or choose another folder"));
 }

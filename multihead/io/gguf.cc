@@ -6,6 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 
@@ -25,10 +26,9 @@ const BlockFormat* type_of(uint32_t id) {
 }
 
 std::string supported_types() {
-  std::string names;
-  for (const BlockFormat& type : block_formats())
-    names += (names.empty() ? "" : ", ") + std::string(type.name);
-  return names;
+  Enumeration names;
+  for (const BlockFormat& type : block_formats()) names.add(type.name);
+  return names.text();
 }
 
 template <class T>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/io/gguf.h"
 
@@ -133,12 +134,13 @@ void write_tensor(FileWriter& file, const GgufContents::Stored& stored) {
 }  // namespace
 
 const BlockFormat& writable_gguf_type(std::string_view name) {
-  std::string upper(name), known;
+  std::string upper(name);
+  Enumeration known;
   for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   for (const BlockFormat& type : block_formats()) {
     if (type.encode == nullptr) continue;
     if (upper == type.name) return type;
-    known += (known.empty() ? "" : ", ") + std::string(type.name);
+    known.add(type.name);
   }
   throw ValueError(concat("a GGUF file is written in one of ", known, ", not in ", quote(name)));
 }

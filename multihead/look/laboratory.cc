@@ -2,27 +2,25 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string_view>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::look {
 namespace {
 
-int64_t number_in(const std::string& name, std::string_view digits) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  MH_CHECK(error == std::errc() && end == digits.data() + digits.size(), ValueError,
-           "a head is LAYER.HEAD, two whole numbers, got ", quote(name));
-  return number;
+int64_t index_in(const std::string& name, std::string_view digits) {
+  const auto number = spelled_number<int64_t>(digits);
+  MH_CHECK(number, ValueError, "a head is LAYER.HEAD, two whole numbers, got ", quote(name));
+  return *number;
 }
 
 std::array<int64_t, 2> head_of(const std::string& name) {
   const size_t dot = std::min(name.find('.'), name.size());
   const std::string_view text = name;
-  return {number_in(name, text.substr(0, dot)), number_in(name, text.substr(std::min(dot + 1, text.size())))};
+  return {index_in(name, text.substr(0, dot)), index_in(name, text.substr(std::min(dot + 1, text.size())))};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/nn/decode/own-inl.h"
 #include "multihead/nn/positions.h"
@@ -49,16 +50,16 @@ std::string beyond_causal(const AttentionCall& call, const CacheUpdate& update) 
 
 MakeAttention maker_of(const std::string& name) {
   const std::lock_guard lock(registry().mutex);
-  std::string known;
+  Enumeration known;
   for (const auto& [other, make] : registry().makers) {
     if (other == name) return make;
-    known += concat(known.empty() ? "" : ", ", other);
+    known.add(other);
   }
   throw ValueError(
       concat("config: attention ", quote(name),
              " is not known here; define its class (Python: a subclass of multihead.nn.Attention) or "
              "register it (C++: nn::register_attention) before the model is made; known: ",
-             known.empty() ? "none" : known));
+             known.empty() ? "none" : known.text()));
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/ascii-inl.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/error.h"
 
@@ -29,11 +29,8 @@ std::string_view without_blanks(std::string_view text) {
 
 /// The number that a text of digits is; -1: it is none, or too long to be meant.
 int64_t natural_number(std::string_view digits, int base) {
-  uint64_t value = 0;
-  if (digits.empty() || digits.size() > 15) return -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-  const bool is_whole = error == std::errc() && end == digits.data() + digits.size();
-  return is_whole && digits[0] != '+' ? static_cast<int64_t>(value) : -1;
+  if (digits.size() > 15 || digits.starts_with('-')) return -1;
+  return spelled_number<int64_t>(digits, base).value_or(-1);
 }
 
 std::string decoded_path(std::string_view target) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 #include "multihead/serve/service-inl.h"
@@ -102,12 +103,12 @@ bool fits_path(const Route& route, std::string_view path) {
 void dispatch(const Call& call) {
   const HttpRequest& request = call.request;
   const Route* found = nullptr;
-  std::string methods;
+  Enumeration methods;
   for (const Route& route : routes()) {
     if (!fits_path(route, request.path)) continue;
     if (!found) call.reply->set_errors(*route.errors);
     if (route.method == request.method) found = &route;
-    methods += concat(methods.empty() ? "" : ", ", route.method);
+    methods.add(route.method);
   }
   if (methods.empty() && request.path.starts_with("/api/")) call.reply->set_errors(kOllamaErrors);
   check_caller(request, call.service.options);
@@ -175,10 +176,10 @@ Service::Impl::~Impl() {
 }
 
 ServedModel& Service::Impl::find(const std::string& name) {
-  std::string known;
+  Enumeration known;
   for (ServedModel& model : models) {
     if (model.model.name == name) return model;
-    known += (known.empty() ? "" : ", ") + model.model.name;
+    known.add(model.model.name);
   }
   throw ApiError(404, concat("there is no model ", quote(name), "; there is ", known), "model",
                  "model_not_found");

@@ -9,6 +9,7 @@
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/train/parallel/context_parallel.h"
@@ -315,9 +316,10 @@ void TrainLoop::report(double grad_norm) {
 // Whether the latest evaluation is the best so far, by its loss or another figure.
 bool TrainLoop::is_better(double loss) {
   if (options_.best == "loss") return loss < progress_.best_loss;
-  std::string known = "loss";
+  Enumeration known;
+  known.add("loss");
   for (const auto& [name, value] : task_.metrics()) {
-    known += ", " + name;
+    known.add(name);
     if (name != options_.best) continue;
     const bool is_best = progress_.best_step < 0 || value > progress_.best_figure;
     if (is_best) progress_.best_figure = value;

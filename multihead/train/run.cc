@@ -10,6 +10,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/memory/storage.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
@@ -98,10 +99,9 @@ std::string recipe_of(const TrainingSettings& s) {
 }
 
 std::string joined(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 6;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  return names.size() > kShown ? concat(text, " and ", names.size() - kShown, " more") : text;
+  Enumeration list(6);
+  for (const std::string& name : names) list.add(name);
+  return list.text();
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,

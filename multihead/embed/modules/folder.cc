@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/modules/folder-inl.h"
 #include "multihead/embed/modules/modules-inl.h"
@@ -18,10 +19,10 @@ std::string Prompts::resolve(const char* who, const std::optional<std::string>& 
   if (chosen.empty()) return "";
   const auto found = texts.find(chosen);
   if (found != texts.end()) return found->second;
-  std::string known;
-  for (const auto& [other, text] : texts) known += (known.empty() ? "" : ", ") + other;
+  Enumeration known;
+  for (const auto& [other, text] : texts) known.add(other);
   throw ValueError(concat(who, ": prompt_name ", quote(chosen), " is unknown; the folder has ",
-                          known.empty() ? "none" : known));
+                          known.empty() ? "none" : known.text()));
 }
 
 std::string Prompts::of(TextTask task) const {
@@ -102,8 +103,8 @@ std::string route_of(const std::string& file, const Json& routes, const Json& pa
     const Json* route = mappings == nullptr ? nullptr : find_value(*mappings, key.c_str());
     if (route != nullptr && route->is_string()) return route->as_string();
   }
-  std::string known;
-  for (const auto& [name, modules] : routes.members()) known += concat(known.empty() ? "" : ", ", name);
+  Enumeration known;
+  for (const auto& [name, modules] : routes.members()) known.add(name);
   for (const std::string& name : {task, std::string("text")}) {
     if (!name.empty() && routes.find(name) != nullptr) return name;
   }

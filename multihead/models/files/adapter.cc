@@ -8,6 +8,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/io/config.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
@@ -40,9 +41,9 @@ bool is_default(const WeightRule& rule, size_t part) {
 }
 
 std::string joined(const std::set<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  Enumeration list;
+  for (const std::string& name : names) list.add(name);
+  return list.text();
 }
 
 std::string file_in(const std::string& folder, const char* name) {

@@ -1,5 +1,6 @@
 // The keys of a model's GGUF file: those that are followed, those that change nothing, and those that only
 // may hold what changes nothing. All others are refused, since llama.cpp may compute something else for them.
+#include "multihead/core/text/enumeration.h"
 #include "multihead/models/files/gguf_metadata-inl.h"
 
 #include <algorithm>
@@ -222,10 +223,10 @@ class Metadata {
 
 const GgufArchitecture& gguf_architecture(const io::GgufFile& file) {
   const std::string name = file.string("general.architecture");
-  std::string known;
+  Enumeration known;
   for (const GgufArchitecture& architecture : kGgufArchitectures) {
     if (architecture.name == name) return architecture;
-    known += (known.empty() ? "" : ", ") + std::string(architecture.name);
+    known.add(architecture.name);
   }
   throw FormatError(concat(file.path(), ": general.architecture ", quote(name),
                            " is not supported; supported are ", known));

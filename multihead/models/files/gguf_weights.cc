@@ -3,6 +3,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/models/files/finite_weights-inl.h"
 #include "multihead/models/files/gguf_weights-inl.h"
 #include "multihead/ops/elementwise.h"
@@ -86,8 +87,8 @@ void GgufWeights::check(const Views& views) const {
       problems += concat("\n  missing ", name, " ", view.shape());
     } else if (const auto& shape = found->second.shape;
                !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
-      std::string got;
-      for (const int64_t size : shape) got += (got.empty() ? "" : ", ") + std::to_string(size);
+      Enumeration got;
+      for (const int64_t size : shape) got.add(size);
       problems += concat("\n  ", name, ": expected ", view.shape(), ", got [", got, "]");
     }
   }

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"
@@ -228,11 +229,11 @@ std::vector<std::string> merge(Model& model, const std::string& folder) {
 
 template <class Config>
 std::string names_of_families() {
-  std::string names;
+  Enumeration names;
   for (const auto& family : families<Config>()) {
-    if (family.claims == nullptr) names += (names.empty() ? "" : ", ") + family.name;
+    if (family.claims == nullptr) names.add(family.name);
   }
-  return names;
+  return names.text();
 }
 
 // Names the kind of model that this type belongs to instead, or nothing.

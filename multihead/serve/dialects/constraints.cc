@@ -1,9 +1,9 @@
 // The form that an answer must have, and the functions that it may call.
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 
 namespace multihead::serve {
@@ -92,10 +92,8 @@ void read_logit_bias(Fields& fields, const Writer& writer, GenerationJob& job) {
   if (!given->is_object()) fields.refuse("logit_bias", "an object of tokens and numbers");
   for (const auto& [key, value] : given->members()) {
     const std::string_view text = key.view();
-    int32_t token = -1;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), token);
-    const bool is_token = error == std::errc() && end == text.data() + text.size() && token >= 0 &&
-                          token < writer.model.config().vocab_size;
+    const int32_t token = spelled_number<int32_t>(text).value_or(-1);
+    const bool is_token = token >= 0 && token < writer.model.config().vocab_size;
     if (!is_token || !value.is_number() || !(std::abs(value.as_double()) <= 100)) {
       throw ApiError(400,
                      concat("logit_bias must give tokens below ", writer.model.config().vocab_size,

@@ -1,9 +1,9 @@
 // Methods, filters and tests of chat templates.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 
+#include "multihead/core/text/numbers.h"
 #include "multihead/text/chat/chat_template-inl.h"
 
 namespace multihead::text {
@@ -246,10 +246,8 @@ Value to_integer(const Call& call, TemplateBudget& budget) {
   std::string_view digits = strip_back(strip_front(*call.on.text()));
   const bool signs = digits.size() > 1 && digits[0] == '+';
   if (signs) digits.remove_prefix(1);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc() && end == digits.data() + digits.size() && !(signs && digits[0] == '-'))
-    return value;
+  const auto value = spelled_number<int64_t>(digits);
+  if (value && !(signs && digits[0] == '-')) return *value;
   if (digits.find_first_of("0123456789") != digits.npos) unsupported(call, budget, "filter");
   return missing;
 }

@@ -1,25 +1,15 @@
 #include "multihead/text/corpus/judged.h"
 
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::text {
-namespace {
-
-// Also nan and inf, which are no scores.
-std::optional<double> number_in(const std::string& cell) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || end != cell.data() + cell.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 JudgedPairs read_judged(const std::string& path, TableFormat format) {
   static const TableLayout layout = {
@@ -30,7 +20,7 @@ JudgedPairs read_judged(const std::string& path, TableFormat format) {
       .headerless = {{0, 1}, {0, 1, 2}},
       .expected = "two columns, query and document, or three, with a score or a negative document"};
   Table table = read_table(path, layout, format);
-  if (!table.has_names && table.has(2) && !number_in(table.cells[2][0]))
+  if (!table.has_names && table.has(2) && !spelled_number<double>(table.cells[2][0]))
     std::swap(table.cells[2], table.cells[3]);
   MH_CHECK(!table.has(2) || !table.has(3), FormatError, path,
            ": the rows have a score and a negative document; a score is of one document");
@@ -42,7 +32,7 @@ JudgedPairs read_judged(const std::string& path, TableFormat format) {
                " has an empty column");
     }
     if (!table.has(2)) continue;
-    const std::optional<double> score = number_in(table.cells[2][row]);
+    const std::optional<double> score = spelled_number<double>(table.cells[2][row]);
     MH_CHECK(score && std::isfinite(*score), FormatError, where, ": the score must be a number, got ",
              quote(table.cells[2][row], 40));
     pairs.scores.push_back(*score);

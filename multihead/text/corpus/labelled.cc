@@ -1,13 +1,13 @@
 #include "multihead/text/corpus/labelled.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <string_view>
 #include <tuple>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::text {
@@ -87,10 +87,8 @@ std::vector<std::string> distinct_labels(const std::vector<std::string>& labels)
   using Key = std::tuple<bool, int64_t, std::string>;
   std::set<Key> keys;
   for (const std::string& label : labels) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), value);
-    const bool is_integer = error == std::errc() && end == label.data() + label.size();
-    keys.emplace(!is_integer, is_integer ? value : 0, label);
+    const auto value = spelled_number<int64_t>(label);
+    keys.emplace(!value, value.value_or(0), label);
   }
   std::vector<std::string> distinct;
   for (const Key& key : keys) distinct.push_back(std::get<2>(key));

@@ -1,14 +1,16 @@
 #include "multihead/train/data/targets.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/ascii-inl.h"
+#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/numbers.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/embedding.h"
@@ -75,21 +77,20 @@ Tensor label_targets(const Names& names, const std::vector<Names>& lists, Proble
   return targets;
 }
 
-bool is_number(const std::string& label, double& value) {
-  const auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), value);
-  return error == std::errc() && end == label.data() + label.size() && std::isfinite(value);
+std::optional<double> finite_number(const std::string& label) {
+  const auto value = spelled_number<double>(label);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 // Numbers with a fraction are measurements, which a classifier would take for names.
 void check_names(const Names& labels) {
   const auto has_fraction = [](const std::string& label) { return label.find('.') != label.npos; };
-  double ignored = 0;
-  MH_CHECK(
-      !std::ranges::all_of(labels, [&](const std::string& label) { return is_number(label, ignored); }) ||
-          std::ranges::none_of(labels, has_fraction),
-      FormatError, "train: the labels are numbers, such as ", labels.back(),
-      ", and a classifier knows no order of them; give --regression true to predict the numbers, "
-      "--labels-as-names true if they are names");
+  const bool numbers =
+      std::ranges::all_of(labels, [](const auto& label) { return finite_number(label).has_value(); });
+  MH_CHECK(!numbers || std::ranges::none_of(labels, has_fraction), FormatError,
+           "train: the labels are numbers, such as ", labels.back(),
+           ", and a classifier knows no order of them; give --regression true to predict the numbers, "
+           "--labels-as-names true if they are names");
 }
 
 // The labels by their counts, most frequent first.
@@ -110,11 +111,8 @@ void describe_labels(Targets& targets, const std::vector<Names>& training,
                      const std::vector<Names>& validation, const char* unit) {
   constexpr size_t kShown = 30;
   const auto counts = counts_of(training);
-  std::string list;
-  for (size_t i = 0; i < std::min(counts.size(), kShown); ++i) {
-    list += concat(i == 0 ? "" : ", ", counts[i].second, " ", counts[i].first);
-  }
-  if (counts.size() > kShown) list += concat(" and ", counts.size() - kShown, " more");
+  Enumeration list(kShown);
+  for (const auto& [count, label] : counts) list.add(label, " ", count);
   targets.notes.push_back(
       concat(training.size(), " training ", unit, ", ", counts.size(), " labels: ", list));
   if (!validation.empty() && targets.problem == ProblemType::single_label) {
@@ -135,11 +133,10 @@ void describe_labels(Targets& targets, const std::vector<Names>& training,
 Tensor number_targets(const text::LabelledTexts& texts, const char* which) {
   Tensor targets = Tensor::empty({std::ssize(texts.labels), 1});
   for (size_t i = 0; i < texts.labels.size(); ++i) {
-    double value = 0;
-    MH_CHECK(is_number(texts.labels[i], value) && std::abs(value) < 1e30, FormatError, "train: line ",
-             texts.lines[i], " of the ", which, " data: with --regression a label must be a number, got ",
-             quote(texts.labels[i], 40));
-    targets.data<float>()[i] = static_cast<float>(value);
+    const auto value = finite_number(texts.labels[i]);
+    MH_CHECK(value && std::abs(*value) < 1e30, FormatError, "train: line ", texts.lines[i], " of the ", which,
+             " data: with --regression a label must be a number, got ", quote(texts.labels[i], 40));
+    targets.data<float>()[i] = static_cast<float>(*value);
   }
   return targets;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/train/parallel/data_parallel.h"
 
@@ -71,20 +72,20 @@ optim::StateMap DataParallel::gather_state(const optim::Optimizer& optimizer) co
 }
 
 void DataParallel::check_state(const optim::StateMap& whole, const std::set<std::string>& moments) const {
-  std::string problems;
+  Enumeration problems;
   for (const std::string& moment : moments) {
     for (const Parameter& p : parameters_) {
       const auto found = whole.find(concat(moment, ".", p.name));
       if (found == whole.end() || found->second.shape() != p.tensor.shape() ||
           found->second.dtype() != Dtype::f32) {
-        problems += concat(problems.empty() ? "" : ", ", moment, ".", p.name);
+        problems.add(moment, ".", p.name);
       }
     }
   }
   MH_CHECK(
       problems.empty() && whole.contains(kStep) && whole.size() == moments.size() * parameters_.size() + 1,
       FormatError, "optimizer state: belongs to different parameters; missing or of a different shape: ",
-      problems.empty() ? "nothing, but there are more" : problems);
+      problems.empty() ? "nothing, but there are more" : problems.text());
 }
 
 void DataParallel::scatter_state(const optim::StateMap& whole, optim::Optimizer& optimizer) const {

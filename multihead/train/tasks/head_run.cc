@@ -6,6 +6,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/storage.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/models/files/hugging_face.h"
@@ -159,8 +160,8 @@ double c_of(const ClassifierRun& run, const Tensor& vectors, const Targets& targ
   if (run.settings.head_c > 0) return run.settings.head_c;
   const ChosenC chosen = choose_c(vectors, targets.training, std::ssize(targets.names), targets.problem,
                                   run.settings.seed, run.should_stop, run.settings.balanced);
-  std::string tried;
-  for (const auto& [c, loss] : chosen.losses) tried += concat(tried.empty() ? "" : ", ", c, ": ", loss);
+  Enumeration tried;
+  for (const auto& [c, loss] : chosen.losses) tried.add(c, ": ", loss);
   if (!tried.empty()) tell(run, concat("C = ", chosen.c, ", by the loss in cross-validation: ", tried));
   return chosen.c;
 }

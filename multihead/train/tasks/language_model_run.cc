@@ -8,6 +8,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/memory/memory.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/io/file_set.h"
@@ -44,10 +45,10 @@ std::vector<std::string> spelled_special(std::string_view text, const std::strin
                                          const text::Tokenizer& tokenizer) {
   constexpr size_t kLooksAt = size_t{1} << 24;  // bytes: there can be hundreds of special tokens
   const std::string_view begin = text.substr(0, kLooksAt);
-  std::string found;
+  Enumeration found;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (!tokenizer.is_special(id) || begin.find(tokenizer.token(id)) == begin.npos) continue;
-    found += concat(found.empty() ? "" : ", ", quote(tokenizer.token(id)));
+    found.add(quote(tokenizer.token(id)));
   }
   if (found.empty()) return {};
   return {concat(name, " spells special tokens, which are read as plain characters: ", found,

@@ -7,6 +7,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/models/files/adapter.h"
@@ -166,8 +167,8 @@ TaggerData prepare_tagger_data(const std::vector<SpannedText>& training,
   }
   data.validation = tagged(validation, tokenizer, length_of(s), ids, cut);
   data.checksum = checksum_of_columns({texts_of(training), span_column(training)});
-  std::string list;
-  for (const auto& [label, count] : counts) list += concat(list.empty() ? "" : ", ", label, " ", count);
+  Enumeration list;
+  for (const auto& [label, count] : counts) list.add(label, " ", count);
   data.notes.insert(data.notes.begin(), concat(training.size(), " training texts with entities: ", list));
   const std::string shared = text::shared_rows({texts_of(training)}, {texts_of(validation)});
   if (!shared.empty()) data.warnings.push_back(shared);

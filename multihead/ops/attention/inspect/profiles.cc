@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {
@@ -163,10 +164,10 @@ std::string_view profile_name(Profile profile) {
 }
 
 Profile parse_profile(std::string_view name) {
-  std::string known;
+  Enumeration known;
   for (const auto& [value, text] : kNames) {
     if (text == name) return value;
-    known += (known.empty() ? "" : ", ") + std::string(text);
+    known.add(text);
   }
   throw ValueError(concat("profile: expected one of ", known, "; got \"", name, "\""));
 }
