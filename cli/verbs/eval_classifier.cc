@@ -10,7 +10,7 @@
 #include "cli/texts.h"
 #include "cli/verbs/eval_encoders.h"
 #include "multihead/core/files.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/image_classifier.h"
 #include "multihead/embed/images/labelled_files.h"

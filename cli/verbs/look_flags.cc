@@ -8,7 +8,7 @@
 
 #include "cli/verb.h"
 #include "multihead/core/text/json.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 
 namespace multihead::cli {
 namespace {

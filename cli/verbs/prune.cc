@@ -10,7 +10,7 @@
 #include "cli/parser.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/io/json.h"
 #include "multihead/models/surgery/prune.h"
 #include "multihead/text/corpus/corpus.h"

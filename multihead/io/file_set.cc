@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/json.h"
 #include "multihead/core/threads/system-inl.h"
 #include "multihead/io/staging.h"

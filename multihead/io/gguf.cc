@@ -6,7 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::look {

@@ -84,4 +84,9 @@ void check_weights(const std::vector<nn::NamedTensor>& parameters, const WeightM
 void read_weights(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,
                   const io::SafetensorsFile& file, const ImportOptions& options);
 
+namespace detail {
+/// How a matrix's name ends in a file with an adapter beside it (PyTorch's parametrizations).
+inline constexpr const char* kOriginal = ".parametrizations.weight.original";
+}  // namespace detail
+
 }  // namespace multihead::models

@@ -8,7 +8,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/nn/decode/own-inl.h"
 #include "multihead/nn/positions.h"

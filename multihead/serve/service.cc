@@ -5,7 +5,7 @@
 #include <random>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 #include "multihead/serve/service-inl.h"

@@ -9,7 +9,7 @@
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/train/parallel/context_parallel.h"

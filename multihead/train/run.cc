@@ -10,7 +10,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/memory/storage.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"

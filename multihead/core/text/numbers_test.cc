@@ -1,11 +1,11 @@
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 
 namespace multihead {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/modules/folder-inl.h"
 #include "multihead/embed/modules/modules-inl.h"

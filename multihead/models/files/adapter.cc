@@ -8,7 +8,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/io/config.h"
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"

@@ -1,6 +1,6 @@
 // The keys of a model's GGUF file: those that are followed, those that change nothing, and those that only
 // may hold what changes nothing. All others are refused, since llama.cpp may compute something else for them.
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/models/files/gguf_metadata-inl.h"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/models/files/finite_weights-inl.h"
 #include "multihead/models/files/gguf_weights-inl.h"
 #include "multihead/ops/elementwise.h"

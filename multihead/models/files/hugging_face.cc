@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
 #include "multihead/io/json.h"

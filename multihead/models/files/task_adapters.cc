@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/io/config.h"
 #include "multihead/io/json.h"
 #include "multihead/models/files/finite_weights-inl.h"
@@ -26,12 +27,6 @@ void add_product(const Tensor& to, const Tensor& left, const Tensor& right, doub
   }
 }
 
-std::string list_of(const std::vector<std::string>& tasks) {
-  std::string list;
-  for (const std::string& task : tasks) list += (list.empty() ? "" : ", ") + task;
-  return list;
-}
-
 }  // namespace
 
 const std::string& TaskAdapters::named(const std::string& task) const {
@@ -41,8 +36,10 @@ const std::string& TaskAdapters::named(const std::string& task) const {
     const auto found = std::ranges::find(tasks, name);
     if (found != tasks.end()) return *found;
   }
-  const std::string known = tasks.empty() ? "the folder has none" : "the tasks are " + list_of(tasks);
-  throw ValueError(concat("there is no adapter for the task ", quote(task, 80), "; ", known));
+  Enumeration known;
+  for (const std::string& name : tasks) known.add(name);
+  throw ValueError(concat("there is no adapter for the task ", quote(task, 80), "; ",
+                          tasks.empty() ? "the folder has none" : "the tasks are ", known));
 }
 
 TaskAdapters read_task_adapters(const std::string& folder) {

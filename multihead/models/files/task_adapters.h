@@ -29,9 +29,6 @@ TaskAdapters read_task_adapters(const std::string& folder);
 
 namespace detail {
 
-/// A matrix's name in a file with adapters.
-inline constexpr const char* kOriginal = ".parametrizations.weight.original";
-
 /// W + alpha / rank · (B·A, of embeddings A·B) for each matrix whose name in `map` ends in kOriginal. Throws
 /// FormatError (a change that is missing or of another shape), IoError.
 void add_task(const std::vector<nn::NamedTensor>& parameters, const WeightMap& map,

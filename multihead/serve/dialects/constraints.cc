@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 
 namespace multihead::serve {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/text/chat/chat_template-inl.h"
 
 namespace multihead::text {

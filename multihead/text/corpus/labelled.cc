@@ -7,7 +7,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::text {

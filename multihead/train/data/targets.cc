@@ -9,8 +9,8 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/ascii-inl.h"
-#include "multihead/core/text/enumeration.h"
-#include "multihead/core/text/numbers.h"
+#include "multihead/core/text/enumeration-inl.h"
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/embedding.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/distributed/collectives.h"
 #include "multihead/train/parallel/data_parallel.h"
 

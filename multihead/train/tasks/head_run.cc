@@ -6,7 +6,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/storage.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/models/files/hugging_face.h"

@@ -7,7 +7,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/models/files/adapter.h"

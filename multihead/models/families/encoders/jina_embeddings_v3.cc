@@ -1,7 +1,6 @@
 // Jina Embeddings v3 (Sturua et al. 2024): XLM-R with rotary positions, as transformers has it, and as published
 // before, with code of its own: of the model type "xlm-roberta", with adapters for tasks beside each matrix.
 #include "multihead/models/families/family-inl.h"
-#include "multihead/models/files/task_adapters.h"
 
 namespace multihead::models::detail::jina_embeddings_v3 {
 namespace {

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "multihead/core/error.h"
-#include "multihead/core/text/enumeration.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/ops/attention/masks/check-inl.h"
 
 namespace multihead {
