@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "multihead/core/error.h"
@@ -188,7 +189,9 @@ double pearson(std::span<const double> a, std::span<const double> b) {
     const double x = a[i] - mean_a, y = b[i] - mean_b;
     both += x * y, only_a += x * x, only_b += y * y;
   }
-  return both / std::sqrt(only_a * only_b);
+  const double size = std::sqrt(only_a * only_b);
+  return size > 0 ? both / size
+                  : std::numeric_limits<double>::quiet_NaN();  // of what does not vary there is none
 }
 
 double spearman(std::span<const double> a, std::span<const double> b) {

@@ -65,7 +65,8 @@ TEST(ScoresTest, CorrelationsAreThoseOfScipy) {
   const std::vector<double> a = {1, 2, 3, 4, 5}, b = {5, 6, 7, 8, 7};
   EXPECT_NEAR(spearman(a, b), 0.8207826816681233, 1e-15);
   EXPECT_NEAR(pearson(a, b), 0.8320502943378437, 1e-15);
-  EXPECT_TRUE(std::isnan(spearman(a, std::vector<double>(5, 1))));
+  const double none = spearman(a, std::vector<double>(5, 1));
+  EXPECT_TRUE(std::isnan(none) && !std::signbit(none));
   EXPECT_THROW(pearson(a, {}), ValueError);
 }
 
