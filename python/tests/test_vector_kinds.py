@@ -16,9 +16,10 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [
 TEXTS = ["The cats sat on a mat.", "unknown", "One, two, three!", "Moonlight", "a red SUN; a Blue moon", "zzz", "the dog . , !"]
 
 
-def make_folder(folder, head):
-    config = mh.models.EncoderConfig(vocab_size=len(WORDS), context=40, num_layers=2, num_heads=2, embed_dim=24, head=head, init_std=.4)
-    mh.models.Encoder(config, rng=mh.Rng(5)).save(str(folder))
+def make_folder(folder, head, seed=5, num_layers=2, num_heads=2, embed_dim=24, init_std=.4):
+    config = mh.models.EncoderConfig(vocab_size=len(WORDS), context=40, num_layers=num_layers, num_heads=num_heads, embed_dim=embed_dim,
+                                     head=head, init_std=init_std)
+    mh.models.Encoder(config, rng=mh.Rng(seed)).save(str(folder))
     (folder / "manifest.json").unlink()  # others add a vocabulary
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "tokenizer_config.json").write_text(
@@ -83,6 +84,20 @@ def test_sparse_vectors_are_those_of_sentence_transformers(splade, tmp_path, str
     np.testing.assert_allclose(encoder.similarity(rows, rows), model.similarity(model.encode(TEXTS), model.encode(TEXTS)), rtol=1e-5)
     with pytest.raises(mh.FormatError, match="model_type must be"):
         mh.SentenceEncoder(str(tmp_path / "saved"))
+
+
+def test_sparse_vectors_are_as_near_to_the_exact_ones_as_those_of_sentence_transformers(tmp_path):
+    """Wide weights enlarge the rounding of either from layer to layer."""
+    theirs = pytest.importorskip("sentence_transformers")
+    squares = np.zeros(2)
+    for seed in range(4):
+        folder = str(make_folder(tmp_path / str(seed), "masked_lm", seed, num_layers=6, num_heads=4, embed_dim=64, init_std=.25))
+        model = theirs.SparseEncoder(folder, device="cpu")
+        rounded = mh.SparseEncoder(folder).encode(TEXTS).toarray(), dense(model.encode(TEXTS))
+        exact = dense(model.double().encode(TEXTS))
+        assert exact.dtype == np.float64
+        squares += [np.square(x - exact).sum() for x in rounded]
+    assert 0 < squares[0] < 2 * squares[1]
 
 
 def test_multi_vectors(colbert):
