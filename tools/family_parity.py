@@ -46,6 +46,7 @@ class Case:
     model: type
     config: object
     kind: str  # decoder, base, encoder, seq2seq, images
+    load: object = None  # of transformers' model and a folder: ours; default: from the folder where transformers wrote it
 
 
 def pick(r, *options):
@@ -231,6 +232,20 @@ def esm(r):
         emb_layer_norm_before=False), "encoder")
 
 
+def jina_v3_published(r):
+    """With one of the adapters, or none."""
+    case = like_bert_rotated(tf.JinaEmbeddingsV3Config, "JinaEmbeddingsV3", hidden_act=("gelu",), type_vocab_size=(1,),
+                             rope_parameters=SCALINGS[:1])(r)
+    tasks, seed = ["retrieval.query", "retrieval.passage", "separation"], r.randrange(1000)
+    task = pick(r, None, *tasks)
+
+    def load(theirs, folder):
+        remote_families.publish_jina_v3(folder, theirs, tasks, task, seed)
+        return mh.models.Encoder.load(folder, task=task)
+
+    return dataclasses.replace(case, model=tf.JinaEmbeddingsV3Model, load=load)
+
+
 def jina_bert(r):
     heads, head = sizes(r)
     return Case(pick(r, remote_families.JinaBertModel, remote_families.JinaBertForMaskedLM), remote_families.JinaBertConfig(
@@ -348,6 +363,7 @@ FAMILIES = {
     "esm": esm,
     "jina_embeddings_v3": like_bert_rotated(tf.JinaEmbeddingsV3Config, "JinaEmbeddingsV3", hidden_act=("gelu", "relu"),
                                             type_vocab_size=(1, 2)),
+    "jina_v3 adapters": jina_v3_published,
     "jina_bert": jina_bert,
     "nomic_bert_moe": nomic_bert_moe,
     "t5 encoder": t5_encoder(tf.T5Config, "T5"),
@@ -500,7 +516,7 @@ def compare(case, dtype, sharded, seed, root):
     r = random.Random(seed)
     folder, back, grads = (os.path.join(root, name) for name in ("theirs", "ours", "gradients"))
     theirs = write(case, folder, dtype, sharded, seed)
-    ours = mh.models.AutoModel.from_pretrained(folder)
+    ours = case.load(theirs, os.path.join(root, "published")) if case.load else mh.models.AutoModel.from_pretrained(folder)
     x = inputs(case, r)
     want = their_outputs(theirs, case, x)
     seed_tensor = torch.randn_like(want)

@@ -1,11 +1,17 @@
 """Families that transformers lacks, whose folders name code of their own: the same models written anew in PyTorch, to
-compare with. Names of classes, weights and fields of config.json are those of the published folders.
+compare with. Names of classes, weights and fields of config.json are those of the published folders. Jina Embeddings v3 is
+in transformers, but for the adapters of the published folder.
 
 Jina Embeddings v2: Günther et al. 2023, https://arxiv.org/abs/2310.19923. Nomic Embed v2: Nussbaum & Duderstadt 2025,
 https://arxiv.org/abs/2502.07972.
 """
+import json
+import pathlib
+
+import numpy as np
 import torch
 import transformers as tf
+from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
@@ -189,3 +195,31 @@ class NomicBertModel(tf.PreTrainedModel):
         for layer in self.encoder["layers"]:
             x = layer(x, angles.cos(), angles.sin())
         return BaseModelOutput(last_hidden_state=x, hidden_states=(x,))
+
+
+def publish_jina_v3(folder, model, tasks, task, seed, rank=4, alpha=6):
+    """The folder that Jina publishes: beside weights low-rank changes for each task, which make `model` of them with `task`
+    (None: without any)."""
+    rng = np.random.default_rng(seed)
+    model.save_pretrained(folder)
+    folder = pathlib.Path(folder)
+    published = {}
+    for name, x in load_file(folder / "model.safetensors").items():
+        if x.ndim != 2 or not name.endswith(".weight"):
+            published["roberta." + name] = x
+            continue
+        left, right = (rng.normal(scale=.3, size=(len(tasks), *shape)).astype(np.float32) for shape in ((x.shape[0], rank), (rank, x.shape[1])))
+        change = left[tasks.index(task)].astype(np.float64) @ right[tasks.index(task)] * (alpha / rank) if task else 0
+        stem = f"roberta.{name.removesuffix('.weight')}.parametrizations.weight."
+        published[stem + "original"] = (x - change).astype(np.float32)
+        published[stem + "0.lora_A"], published[stem + "0.lora_B"] = (left, right) if "embeddings." in name else (right, left)
+    save_file(published, folder / "model.safetensors")
+    saved = model.config.to_dict()
+    same = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+            "initializer_range", "type_vocab_size", "layer_norm_eps", "hidden_act")
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "xlm-roberta", "architectures": ["XLMRobertaLoRA"], "position_embedding_type": "rotary",
+        "rotary_emb_base": saved["rope_parameters"]["rope_theta"], "lora_adaptations": tasks, "task_instructions": dict.fromkeys(tasks, ""),
+        "lora_rank": rank, "lora_alpha": alpha, "lora_dropout_p": 0.0, "lora_main_params_trainable": False, "load_trained_adapters": True,
+        "matryoshka_dimensions": [8, 16], "truncate_dim": None, "emb_pooler": "mean", "use_flash_attn": True, "use_reentrant": False,
+        **{key: saved[key] for key in same}}))
