@@ -49,6 +49,8 @@ struct Prompts {
                       const std::string& name) const;
   /// The one named after a task, for documents also "passage" or "corpus"; "" if there is none.
   std::string of(TextTask task) const;
+  /// The name of that one, of any task.
+  std::string name_of(const std::string& task) const;
   /// `similarity`, or `missing` where the folder does not say. Throws ValueError (one that we do not have).
   Similarity compared_by(Similarity missing) const;
 };

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <mutex>
 #include <numeric>
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/modules/folder-inl.h"
@@ -57,6 +59,25 @@ std::vector<VectorStep> steps_of_gguf(const std::string& path, int64_t width) {
 
 }  // namespace
 
+// What was loaded for one task serves the others that have it, too.
+struct SentenceEncoder::Transformers {
+  using Parts = std::pair<TextModel, text::Tokenizer>;
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, Parts> loaded;  // by folder and adapter
+
+  Parts get(const Source& source, const std::string& model, const std::string& adapter) {
+    const std::lock_guard lock(mutex);
+    const auto known = loaded.find({model, adapter});
+    if (known != loaded.end()) return known->second;
+    const Parts parts = load(source, model, adapter);
+    return loaded.emplace(std::pair(model, adapter), parts).first->second;
+  }
+  static Parts load(const Source& source, const std::string& model, const std::string& adapter) {
+    return {TextModel::load(model, source.weights, source.packed, adapter),
+            text::Tokenizer::load(models::tokenizer_folder(model))};
+  }
+};
+
 SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, std::vector<Pooling> pooling,
                                  int64_t max_length)
     : encoder_(std::move(encoder)),
@@ -73,7 +94,10 @@ SentenceEncoder::SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer, s
 
 SentenceEncoder SentenceEncoder::load(const std::string& folder, std::optional<nn::WeightDtype> weights,
                                       const std::string& task) {
-  return load_modules({folder, "", "", weights}, task, nullptr);
+  Source source = {folder, weights};
+  source.routes = detail::read_routes(folder);
+  if (!source.routes.empty()) source.transformers = std::make_shared<Transformers>();
+  return load_modules(source, task);
 }
 
 SentenceEncoder SentenceEncoder::load_to_train(const std::string& folder) {
@@ -81,29 +105,44 @@ SentenceEncoder SentenceEncoder::load_to_train(const std::string& folder) {
       !has_routes(folder), FormatError, folder,
       ": a folder with a Router or with adapters for tasks is not trained, as one of them would be saved "
       "without the others");
-  return load_modules({folder, "", "", nn::WeightDtype::f32, false}, "", nullptr);
+  return load_modules({folder, nn::WeightDtype::f32, false}, "");
 }
 
 SentenceEncoder SentenceEncoder::route(const std::string& task) const {
   MH_CHECK(!source_.folder.empty(), ValueError,
            "SentenceEncoder: only one that was loaded from a folder has routes");
-  return load_modules(source_, task, this);
+  return load_modules(source_, task);
 }
 
-SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::string& task,
-                                              const SentenceEncoder* known) {
+std::set<std::string> SentenceEncoder::tasks() const {
+  if (!source_.routes.empty()) return source_.routes;
+  std::set<std::string> tasks = {std::string(word_of(TextTask::query)),
+                                 std::string(word_of(TextTask::document))};
+  for (const auto& [name, text] : prompts()) tasks.insert(name);
+  return tasks;
+}
+
+SentenceEncoder SentenceEncoder::for_task(const std::string& task) const {
+  const std::set<std::string> all = tasks();
+  Enumeration known;
+  for (const std::string& name : all) known.add(name);
+  MH_CHECK(all.contains(task), ValueError, "there is no task ", quote(task, 80), "; the tasks are ", known);
+  SentenceEncoder own = source_.routes.empty() ? *this : route(task);
+  const std::string prompt = own.prompts_.name_of(task);
+  const bool has_none = prompt.empty() && own.source_.adapter.empty() && value_of<TextTask>(task);
+  if (!prompt.empty() || has_none) own.prompts_.default_name = prompt;
+  return own;
+}
+
+SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::string& task) {
   const std::string& folder = source.folder;
   Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
   const std::vector<detail::Module> modules = detail::read_modules(folder, task);
   const std::string& model = modules[0].path;
   const models::TaskAdapters adapters = models::read_task_adapters(model);
   const std::string adapter = task.empty() || adapters.tasks.empty() ? "" : adapters.named(task);
-  const bool is_known =
-      known != nullptr && known->source_.model == model && known->source_.adapter == adapter;
-  TextModel encoder =
-      is_known ? known->encoder_ : TextModel::load(model, source.weights, source.packed, adapter);
-  text::Tokenizer tokenizer =
-      is_known ? known->tokenizer_ : text::Tokenizer::load(models::tokenizer_folder(model));
+  auto [encoder, tokenizer] = source.transformers ? source.transformers->get(source, model, adapter)
+                                                  : Transformers::load(source, model, adapter);
   const int64_t length = detail::read_max_length(model, encoder.context());
   SentenceEncoder loaded(std::move(encoder), std::move(tokenizer), {Pooling::mean}, length);
   loaded.source_ = source;
@@ -133,6 +172,7 @@ SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::s
   prompts.texts.insert(adapters.instructions.begin(), adapters.instructions.end());
   if (!adapter.empty()) prompts.default_name = adapter;
   loaded.prompts_ = std::move(prompts);
+  if (source.pooling) loaded.set_pooling(*source.pooling);
   return loaded;
 }
 
@@ -140,6 +180,7 @@ void SentenceEncoder::set_pooling(Pooling pooling) {
   MH_CHECK(steps_.empty() || pooling_.size() == 1, ValueError,
            "SentenceEncoder: modules follow several ways of pooling, which one cannot replace");
   pooling_ = {pooling};
+  source_.pooling = pooling;
 }
 
 void SentenceEncoder::add_head(Tensor weight, Tensor bias) {

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -73,9 +75,17 @@ class SentenceEncoder {
   SentenceEncoder(TextModel encoder, text::Tokenizer tokenizer,
                   std::vector<Pooling> pooling = {Pooling::mean}, int64_t max_length = 0);
 
-  /// The modules for texts of another task, of the folder that this was loaded from; a Transformer that both
-  /// tasks have is shared. Throws as load().
+  /// The modules for texts of another task, of the folder that this was loaded from, and with its
+  /// set_pooling(); a Transformer that several tasks have is loaded once. Throws as load().
   SentenceEncoder route(const std::string& task) const;
+
+  /// What texts may be encoded for: the folder's routes, or the tasks of its adapters; without any, "query",
+  /// "document" and the names of its prompts.
+  std::set<std::string> tasks() const;
+  /// The encoder of texts for one of tasks(): the task's route, if there are routes, and the prompt that is named
+  /// after it as the default one (Prompts::name_of); for "query" and "document" none if none is.
+  /// Throws ValueError that lists the tasks, and as load().
+  SentenceEncoder for_task(const std::string& task) const;
 
   /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
   /// unknown prompt).
@@ -116,14 +126,18 @@ class SentenceEncoder {
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
+  struct Transformers;
   /// Where the modules were read.
   struct Source {
-    std::string folder, model, adapter;
+    std::string folder;
     std::optional<nn::WeightDtype> weights;
     bool packed = true;
+    std::optional<Pooling> pooling = {};                   // in place of the folder's
+    std::set<std::string> routes = {};                     // by task
+    std::shared_ptr<Transformers> transformers = nullptr;  // of all routes
+    std::string model = {}, adapter = {};                  // of this one
   };
-  static SentenceEncoder load_modules(const Source& source, const std::string& task,
-                                      const SentenceEncoder* known);
+  static SentenceEncoder load_modules(const Source& source, const std::string& task);
   void read_mix(const std::string& folder);
   void read_pooling(const std::string& folder);
   Tensor features(const models::TokenRows& rows, Rng* rng = nullptr) const;

@@ -11,7 +11,6 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/threads/parallel.h"
-#include "multihead/io/npy.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/nn/points.h"
@@ -20,6 +19,7 @@
 #include "multihead/ops/linear.h"
 #include "multihead/ops/norm.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::embed {
 namespace {
@@ -377,8 +377,8 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
         .encode(kTexts, {.normalize = true})
         .to_vector<float>();
   };
-  EXPECT_TRUE(has_routes(folder.path));
   write(R"({"default_route": "document", "allow_empty_key": true})");
+  EXPECT_TRUE(has_routes(folder.path));
   EXPECT_EQ(vectors("query"), plain(Pooling::mean));
   EXPECT_EQ(vectors("document"), plain(Pooling::max));
   EXPECT_EQ(vectors(""), plain(Pooling::max));
@@ -392,6 +392,13 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
   EXPECT_EQ(queries.encode(kTexts).to_vector<float>(), plain(Pooling::mean));
   EXPECT_EQ(titles.encode(kTexts).to_vector<float>(), vectors("title"));
   EXPECT_THROW(SentenceEncoder(model, make_tokenizer()).route("query"), ValueError);
+  EXPECT_EQ(documents.tasks(), (std::set<std::string>{"document", "query", "title"}));
+  EXPECT_EQ(documents.for_task("title").encode(kTexts).to_vector<float>(), vectors("title"));
+  EXPECT_MESSAGE(documents.for_task("headline"), ValueError,
+                 "no task \"headline\"; the tasks are document, query, title");
+  SentenceEncoder pooled = documents;
+  pooled.set_pooling(Pooling::mean);
+  EXPECT_EQ(pooled.route("document").encode(kTexts).to_vector<float>(), plain(Pooling::mean));
   write(R"({"default_route": null, "allow_empty_key": true})");
   EXPECT_EQ(vectors(""), plain(Pooling::mean));  // the first
   write(R"j({"route_mappings": {"('passage', 'text')": "document", "(None, 'image')": "document",
@@ -450,26 +457,6 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   folder.write("sentence_bert_config.json", "{}");
   folder.write("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})");
   EXPECT_THAT(folder.error(), HasSubstr("model_type"));
-}
-
-TEST(NpyTest, IsReadAsItWasWrittenAndOtherFilesAreRefused) {
-  const std::string path = (fs::temp_directory_path() / concat("multihead_", ::getpid(), ".npy")).string();
-  Rng rng(4);
-  const Tensor x = randn({7, 3}, rng);
-  io::save_npy(path, x);
-  const Tensor y = io::load_npy(path);
-  EXPECT_EQ(y.shape(), x.shape());
-  EXPECT_EQ(y.to_vector<float>(), x.to_vector<float>());
-  const std::string good = read_file(path);
-  for (size_t size = 0; size < good.size(); size += 7) {
-    write_file_atomically(path, good.substr(0, size));
-    EXPECT_THROW(io::load_npy(path), FormatError) << size;
-  }
-  std::string bad = good;
-  bad.replace(bad.find("<f4"), 3, "<f8");
-  write_file_atomically(path, bad);
-  EXPECT_THROW(io::load_npy(path), FormatError);
-  fs::remove(path);
 }
 
 TEST(SentenceEncoderTest, Bf16IsCloseAndHasTheSameBitsInWhateverCompany) {

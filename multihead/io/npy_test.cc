@@ -7,6 +7,7 @@
 #include <string>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/testing/files.h"
 
 namespace multihead::io {
@@ -34,6 +35,15 @@ TEST_F(NpyTest, ReadsWhatIsWritten) {
   const Tensor read = load_npy(path_);
   EXPECT_EQ(read.shape(), Shape({2, 3}));
   EXPECT_THAT(read.to_vector<float>(), testing::ElementsAreArray(values));
+}
+
+TEST_F(NpyTest, RefusesFilesThatAreCutOff) {
+  save_npy(path_, Tensor::zeros({7, 3}));
+  const std::string whole = read_file(path_);
+  for (size_t size = 0; size < whole.size(); size += 7) {
+    write_file_atomically(path_, whole.substr(0, size));
+    EXPECT_THROW(load_npy(path_), FormatError) << size;
+  }
 }
 
 TEST_F(NpyTest, ReadsHeadersOfOthers) {

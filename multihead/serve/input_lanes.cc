@@ -109,8 +109,35 @@ bool InputLane<Job>::step() {
   return true;
 }
 
+void TasksLane::add(EmbedJob job) {
+  try {
+    auto found = lanes_.find(job.task);
+    if (found == lanes_.end()) {
+      found = lanes_.emplace(job.task, job.task.empty() ? encoder_ : encoder_.for_task(job.task)).first;
+    }
+    found->second.add(std::move(job));
+  } catch (...) {
+    fail_with_current_exception(*job.reply);
+  }
+}
+
+bool TasksLane::step() {
+  bool has_worked = false;
+  for (auto& [task, lane] : lanes_) has_worked |= lane.step();
+  return has_worked;
+}
+
+void TasksLane::drop_unwanted(Reply::Clock::time_point now) {
+  for (auto& [task, lane] : lanes_) lane.drop_unwanted(now);
+}
+
 void EmbedLane::prepare(Live& live) {
   const EmbedJob& job = live.job;
+  if (job.dimensions > encoder_.dim()) {
+    throw ApiError(400,
+                   concat("the task's vectors have ", encoder_.dim(), " dimensions, not ", job.dimensions),
+                   "dimensions");
+  }
   live.ids.resize(job.inputs.size());
   parallel_for(std::ssize(job.inputs), [&](int64_t i, int) {
     const auto& input = job.inputs[static_cast<size_t>(i)];

@@ -64,6 +64,7 @@ struct EmbedJob {
   using Input = std::variant<std::string, TokenIds>;
   std::shared_ptr<Reply> reply;
   std::vector<Input> inputs;
+  std::string task = {};         ///< one of the encoder's tasks(), or "": none
   bool truncates = false;        ///< long texts are cut, not refused
   int64_t dimensions = 0;        ///< keeps so many columns of unit length; 0: all
   bool has_unit_length = false;  ///< else as the folder says

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -121,13 +122,26 @@ class InputLane : public Lane {
 
 class EmbedLane : public InputLane<EmbedJob> {
  public:
-  explicit EmbedLane(const embed::SentenceEncoder& encoder) : encoder_(encoder) {}
+  explicit EmbedLane(embed::SentenceEncoder encoder) : encoder_(std::move(encoder)) {}
 
  private:
   void prepare(Live& live) override;
   Tensor compute(std::span<const Pick> picks) override;
   void finish(Live& live) override;
+  embed::SentenceEncoder encoder_;
+};
+
+/// A lane for each task, made with its first job: an adapter is read then.
+class TasksLane : public Lane {
+ public:
+  explicit TasksLane(const embed::SentenceEncoder& encoder) : encoder_(encoder) {}
+  void add(EmbedJob job);
+  bool step() override;
+  void drop_unwanted(Reply::Clock::time_point now) override;
+
+ private:
   const embed::SentenceEncoder& encoder_;
+  std::map<std::string, EmbedLane> lanes_;
 };
 
 class ScoreLane : public InputLane<ScoreJob> {

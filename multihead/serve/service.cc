@@ -28,7 +28,7 @@ int64_t context_of(const Model& model, int64_t asked) {
 
 std::unique_ptr<Lane> lane_of(const Model& model, int64_t limit, const ServiceOptions& options) {
   if (const auto* encoder = std::get_if<embed::SentenceEncoder>(&model.any))
-    return std::make_unique<EmbedLane>(*encoder);
+    return std::make_unique<TasksLane>(*encoder);
   if (const auto* classifier = std::get_if<embed::TextClassifier>(&model.any))
     return std::make_unique<ScoreLane>(*classifier);
   GeneratorOptions own;
@@ -209,7 +209,7 @@ void Service::Impl::submit(ServedModel& model, GenerationJob job) {
 }
 void Service::Impl::submit(ServedModel& model, EmbedJob job) {
   model.encoder();
-  enqueue<EmbedLane>(model, std::move(job));
+  enqueue<TasksLane>(model, std::move(job));
 }
 void Service::Impl::submit(ServedModel& model, ScoreJob job) {
   model.classifier();

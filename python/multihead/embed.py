@@ -114,7 +114,6 @@ class SentenceEncoder(_TextEncoder):
         if truncate_dim is not None and truncate_dim < 1:
             raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
         self.truncate_dim = truncate_dim
-        self._pooling = pooling
         self._routes: dict[str, TextEncoder] | None = {} if TextEncoder.has_routes(model_name_or_path) else None
         self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or (None if precision == "f32" else precision), pooling), _SIMILARITIES, {
             "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
@@ -163,7 +162,7 @@ class SentenceEncoder(_TextEncoder):
         if self._routes is None or not task:
             return self._encoder
         if task not in self._routes:
-            self._routes[task] = self._encoder.route(task, self._pooling)
+            self._routes[task] = self._encoder.route(task)
         return self._routes[task]
 
     def _encode_as(self, task, names, sentences, options):

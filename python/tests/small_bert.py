@@ -19,6 +19,21 @@ def make_bert(folder, words):
     return folder
 
 
+def make_router(folder, model, routes, **parameters):
+    """A folder whose texts of a task go through copies of a model with the pooling of `routes`."""
+    folder.mkdir()
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]))
+    types, structure = {}, {}
+    for task, pooling in routes.items():
+        parts = structure[task] = [f"{task}_0_Transformer", f"{task}_1_Pooling"]
+        types |= dict(zip(parts, ("sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")))
+        shutil.copytree(model, folder / parts[0])
+        (folder / parts[1]).mkdir()
+        (folder / parts[1] / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+    (folder / "router_config.json").write_text(json.dumps({"types": types, "structure": structure, "parameters": parameters}))
+    return folder
+
+
 def add_multi_vector_modules(folder, width):
     """What makes a multi-vector model of sentence-transformers of an encoder's folder: 7 columns, and no full stops or
     commas of documents."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
-from small_bert import make_bert
+from small_bert import make_bert, make_router
 from multihead import serve
 
 DATA = pathlib.Path(__file__).parents[2] / "tests" / "data" / "encoders"
@@ -74,6 +74,44 @@ def test_vectors_are_those_of_encode(tmp_path):
     for options in ({"precision": "bf16"}, {"truncate_dim": 3}, {"prompts": {"query": "the "}}):
         with pytest.raises(ValueError, match=f"Server: e: a SentenceEncoder with {next(iter(options))} of its own"):
             mh.Server({"e": mh.SentenceEncoder(tmp_path, **options)})
+
+
+def test_a_request_says_what_its_texts_are_for(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the cat dog sat on a mat red sun".split()]
+    bert = make_bert(tmp_path / "bert", words)
+    routed = make_router(tmp_path / "routed", bert, {"query": "mean", "document": "max", "title": "cls"}, default_route="document")
+    prompted = make_bert(tmp_path / "prompted", words)
+    (prompted / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "the ", "passage": "red ", "sun": "sun "}, "default_prompt_name": "sun"}))
+    texts = ["the cat sat", "a red sun", "zzz"]
+    paths = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
+    encoders = {str(path): mh.SentenceEncoder(path) for path in (routed, prompted, bert)}
+
+    def vectors(path, **body):
+        status, answer = ask(server, path, body)
+        assert status == 200, answer
+        rows = answer["embeddings"] if path == "/api/embed" else answer if path == "/embed" else [row["embedding"] for row in answer["data"]]
+        return np.asarray(rows, "f4")
+
+    with mh.Server(encoders) as server:
+        for name, encoder in encoders.items():
+            expected = {"query": encoder.encode_query(texts), "document": encoder.encode_document(texts), "": encoder.encode(texts)}
+            if name == str(routed):
+                expected["title"] = encoder.encode(texts, task="title")
+            if name == str(prompted):
+                expected["sun"] = encoder.encode(texts, prompt_name="sun")
+            with concurrent.futures.ThreadPoolExecutor(9) as pool:
+                for path, key in paths.items():
+                    got = dict(zip(expected, pool.map(lambda task: vectors(path, model=name, task=task, **{key: texts}), expected)))
+                    for task, want in expected.items():
+                        unit = want if path == "/v1/embeddings" else want / np.linalg.norm(want, axis=1, keepdims=True)
+                        np.testing.assert_allclose(got[task], unit, rtol=0, atol=0 if path == "/v1/embeddings" else 1e-6)
+            status, answer = ask(server, "/api/embeddings", {"model": name, "task": "query", "prompt": texts[0]})
+            assert np.array_equal(np.asarray(answer["embedding"], "f4"), expected["query"][0])
+        for name, known in ((routed, "document, query, title"), (prompted, "document, passage, query, sun"), (bert, "document, query")):
+            for path, key in paths.items():
+                status, answer = ask(server, path, {"model": str(name), key: texts, "task": "headline"})
+                assert status == 400 and f'has no task "headline"; its tasks are {known}' in json.dumps(answer).replace('\\"', '"'), answer
 
 
 def test_options_reach_the_server(folder):

@@ -1,12 +1,16 @@
 """Adapters of all tasks in one folder (Jina Embeddings v3 as published), beside transformers with each task's merged."""
 
 import json
+import os
 import shutil
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
 
 import multihead as mh
+from multihead import serve
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -92,6 +96,28 @@ def test_queries_and_documents_are_tasks(folders):
     np.testing.assert_array_equal(encoder.encode_document(TEXTS), encoder.encode(TEXTS, task="retrieval.passage"))
     with pytest.raises(ValueError, match='no adapter for the task "headline"; the tasks are retrieval.query, retrieval.passage'):
         encoder.encode(TEXTS, task="headline")
+
+
+@pytest.mark.skipif(not os.path.exists(serve._SOCKETS), reason="needs libevent")
+def test_a_task_of_a_request_chooses_the_adapter(folders):
+    encoder = mh.SentenceEncoder(str(folders / "published"))
+
+    def ask(server, **body):
+        request = urllib.request.Request(server.url + "/v1/embeddings", json.dumps({"model": "published", "input": TEXTS, **body}).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return np.asarray([row["embedding"] for row in json.load(answer)["data"]], "f4")
+
+    with mh.Server(folders / "published") as server:
+        for task in TASKS:
+            np.testing.assert_array_equal(ask(server, task=task), encoder.encode(TEXTS, task=task))
+        np.testing.assert_array_equal(ask(server, task="query"), encoder.encode_query(TEXTS))
+        np.testing.assert_array_equal(ask(server, task="document"), encoder.encode_document(TEXTS))
+        np.testing.assert_array_equal(ask(server), encoder.encode(TEXTS))
+        with pytest.raises(urllib.error.HTTPError) as error:
+            ask(server, task="headline")
+        said = json.load(error.value)["error"]
+        assert said["param"] == "task" and said["message"] == (
+            'the model "published" has no task "headline"; its tasks are document, query, ' + ", ".join(sorted(TASKS)))
 
 
 def test_a_task_is_saved_merged(folders, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import multihead as mh
-from small_bert import add_multi_vector_modules
+from small_bert import add_multi_vector_modules, make_router
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [
     "the", "cat", "dog", "sat", "on", "a", "mat", "##s", "##ting", "un", "##known", "he", "she", "it", ",", ".", "!",
@@ -225,18 +225,7 @@ def test_nearest_as_the_folder_compares():
 
 
 def test_a_router_sends_queries_and_documents_through_their_modules(splade, tmp_path):
-    folder = tmp_path / "routed"
-    folder.mkdir()
-    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]))
-    types, structure = {}, {}
-    for task, pooling in (("query", "mean"), ("document", "max")):
-        parts = structure[task] = [f"{task}_0_Transformer", f"{task}_1_Pooling"]
-        types |= dict(zip(parts, ("sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")))
-        shutil.copytree(splade, folder / parts[0])
-        (folder / parts[1]).mkdir()
-        (folder / parts[1] / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
-    (folder / "router_config.json").write_text(
-        json.dumps({"types": types, "structure": structure, "parameters": {"default_route": "document"}}))
+    folder = make_router(tmp_path / "routed", splade, {"query": "mean", "document": "max"}, default_route="document")
     encoder = mh.SentenceEncoder(str(folder))
     for made in (encoder, pickle.loads(pickle.dumps(encoder))):
         for got, pooling in ((made.encode_query(TEXTS), "mean"), (made.encode(TEXTS, task="query"), "mean"),

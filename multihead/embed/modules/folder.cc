@@ -25,16 +25,16 @@ std::string Prompts::resolve(const char* who, const std::optional<std::string>& 
                           known.empty() ? "none" : known.text()));
 }
 
+std::string Prompts::name_of(const std::string& task) const {
+  std::vector<std::string> names = {task};
+  if (task == word_of(TextTask::document)) names.insert(names.end(), {"passage", "corpus"});
+  const auto found = std::ranges::find_if(names, [&](const auto& name) { return texts.contains(name); });
+  return found == names.end() ? "" : *found;
+}
+
 std::string Prompts::of(TextTask task) const {
-  if (task == TextTask::none) return "";
-  const std::vector<std::string> names = task == TextTask::query
-                                             ? std::vector<std::string>{"query"}
-                                             : std::vector<std::string>{"document", "passage", "corpus"};
-  for (const std::string& name : names) {
-    const auto found = texts.find(name);
-    if (found != texts.end()) return found->second;
-  }
-  return "";
+  const std::string name = task == TextTask::none ? "" : name_of(std::string(word_of(task)));
+  return name.empty() ? "" : texts.at(name);
 }
 
 Similarity Prompts::compared_by(Similarity missing) const {
@@ -118,11 +118,32 @@ std::string route_of(const std::string& file, const Json& routes, const Json& pa
   return std::string(routes.members().front().key);
 }
 
+std::string router_file(const std::string& folder) {
+  std::error_code ignored;
+  const std::string file = detail::joined(folder, "router_config.json");
+  return std::filesystem::exists(file, ignored) ? file : detail::joined(folder, "config.json");
+}
+
+// Of a Router: its routes, and what mappings name: "('query', 'text')".
+std::vector<std::string> tasks_of_router(const Json& json) {
+  std::vector<std::string> tasks;
+  if (const Json* routes = find_value(json, "structure"); routes != nullptr && routes->is_object()) {
+    for (const auto& [name, modules] : routes->members()) tasks.emplace_back(name);
+  }
+  const Json* parameters = find_value(json, "parameters");
+  const Json* mappings = parameters == nullptr ? nullptr : find_value(*parameters, "route_mappings");
+  if (mappings == nullptr || !mappings->is_object()) return tasks;
+  for (const auto& [name, route] : mappings->members()) {
+    const std::string key(name);
+    const size_t end = key.starts_with("('") ? key.find("', ") : key.npos;
+    if (end != key.npos) tasks.push_back(key.substr(2, end - 2));
+  }
+  return tasks;
+}
+
 // The modules of a Router's route for texts of a task.
 std::vector<Module> read_route(const std::string& folder, const std::string& task) {
-  std::error_code ignored;
-  std::string file = detail::joined(folder, "router_config.json");
-  if (!std::filesystem::exists(file, ignored)) file = detail::joined(folder, "config.json");
+  const std::string file = router_file(folder);
   const Json json = io::load_json(file);
   const Json *types = find_value(json, "types"), *routes = find_value(json, "structure"),
              *parameters = find_value(json, "parameters");
@@ -143,14 +164,19 @@ std::vector<Module> read_route(const std::string& folder, const std::string& tas
 
 }  // namespace
 
-bool has_routes(const std::string& folder) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) return false;
-  const Module first = read_list(folder).front();
-  return is_router(first) || !models::read_task_adapters(first.path).tasks.empty();
-}
+bool has_routes(const std::string& folder) { return !detail::read_routes(folder).empty(); }
 
 namespace detail {
+
+std::set<std::string> read_routes(const std::string& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) return {};
+  const Module first = read_list(folder).front();
+  const bool routes = is_router(first);
+  std::vector<std::string> tasks = routes ? tasks_of_router(io::load_json(router_file(first.path)))
+                                          : models::read_task_adapters(first.path).all_names();
+  return {tasks.begin(), tasks.end()};
+}
 
 bool is_stanford(const std::string& folder) {
   const Json config = read_json(folder, "config.json");

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct Module {
 /// All of them, the first a Transformer, which is the only one where the folder has no list. With `task`, a
 /// Router is replaced by the modules that it sends texts of this task to ("": of none); without, it is refused.
 std::vector<Module> read_modules(const std::string& folder, const std::optional<std::string>& task = {});
+/// What texts are encoded for: the routes of a Router, or the tasks of adapters; none: there is one way.
+std::set<std::string> read_routes(const std::string& folder);
 /// Reads Dense, LayerNorm or Normalize on `feature`, sentence_embedding or token_embeddings, of `width`
 /// columns. Throws FormatError for other kinds; `supported` names those that the caller reads itself.
 VectorStep read_step(const Module& module, int64_t width, const std::string& feature, const char* supported);

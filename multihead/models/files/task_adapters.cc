@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/enumeration-inl.h"
@@ -19,6 +20,10 @@ namespace {
 // Of a change at a time: a vocabulary's whole change would be as large as its embeddings.
 constexpr int64_t kRows = 1 << 14;
 
+// What sentence-transformers calls the tasks of retrieval.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"query", "retrieval.query"},
+                                                                         {"document", "retrieval.passage"}};
+
 void add_product(const Tensor& to, const Tensor& left, const Tensor& right, double factor) {
   for (int64_t row = 0; row < to.size(0); row += kRows) {
     const int64_t end = std::min(row + kRows, to.size(0));
@@ -30,16 +35,23 @@ void add_product(const Tensor& to, const Tensor& left, const Tensor& right, doub
 }  // namespace
 
 const std::string& TaskAdapters::named(const std::string& task) const {
-  for (const std::string& name : {task, std::string(task == "query"      ? "retrieval.query"
-                                                    : task == "document" ? "retrieval.passage"
-                                                                         : "")}) {
-    const auto found = std::ranges::find(tasks, name);
-    if (found != tasks.end()) return *found;
+  auto found = std::ranges::find(tasks, task);
+  for (const auto& [name, own] : kOtherNames) {
+    if (found == tasks.end() && task == name) found = std::ranges::find(tasks, own);
   }
+  if (found != tasks.end()) return *found;
   Enumeration known;
   for (const std::string& name : tasks) known.add(name);
   throw ValueError(concat("there is no adapter for the task ", quote(task, 80), "; ",
                           tasks.empty() ? "the folder has none" : "the tasks are ", known));
+}
+
+std::vector<std::string> TaskAdapters::all_names() const {
+  std::vector<std::string> names = tasks;
+  for (const auto& [name, own] : kOtherNames) {
+    if (std::ranges::find(tasks, own) != tasks.end()) names.emplace_back(name);
+  }
+  return names;
 }
 
 TaskAdapters read_task_adapters(const std::string& folder) {

@@ -22,6 +22,8 @@ struct TaskAdapters {
   /// The one of `tasks` that is meant: "query" is also "retrieval.query", and "document" "retrieval.passage".
   /// Throws ValueError that lists them.
   const std::string& named(const std::string& task) const;
+  /// Every name that named() takes.
+  std::vector<std::string> all_names() const;
 };
 
 /// Of a model's folder. Throws IoError, FormatError (what is not understood).

@@ -68,6 +68,8 @@ void count_usage(ServedModel& model, Reply& reply, const Usage& usage);
 Json read_tool_calls(const Json& calls, const std::string& place);
 /// The inputs of an embedding request: a text, tokens, or several of either.
 std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& place, int64_t most);
+/// Reads task, what the texts of an embedding request are for. Throws ApiError that lists the model's tasks.
+std::string read_task(Fields& fields, const ServedModel& model);
 
 /// Numbers in the fewest digits that read back as the same floats.
 std::string json_array(std::span<const float> numbers);

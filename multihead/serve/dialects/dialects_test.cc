@@ -100,6 +100,8 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {kEmbeddings, R"("model":"lm","input":"a")", "does not embed texts"},
       {kEmbeddings, input + R"(,"dimensions":17)", "dimensions must be an integer from 1 to 16"},
       {kEmbeddings, input + R"(,"encoding_format":"int8")", "encoding_format must be float or base64"},
+      {kEmbeddings, input + R"(,"task":"title")", "has no task \\\"title\\\"; its tasks are document, query"},
+      {kEmbeddings, input + R"(,"task":1)", "task must be"},
       {kEmbeddings, R"("model":"enc","input":[1,"a"])", "input must hold texts or tokens"},
       {kEmbeddings, R"("model":"enc","input":["1","2","3","4","5","6","7","8","9"])", "the limit is 8"},
       {kEmbeddings, R"("model":"enc","input":[[300]])", "outside the vocabulary"},

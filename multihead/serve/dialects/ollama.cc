@@ -195,7 +195,9 @@ ServedModel& read_embedding(Fields& fields, const Call& call, EmbedJob& job) {
   job.reply = call.reply;
   fields.only("options", {Json::object()});
   fields.ignore({"keep_alive"});
-  return named_or_latest(call, fields.required_text("model"));
+  ServedModel& model = named_or_latest(call, fields.required_text("model"));
+  job.task = read_task(fields, model);
+  return model;
 }
 
 }  // namespace

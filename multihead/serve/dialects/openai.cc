@@ -36,6 +36,7 @@ void openai_embeddings(const Call& call) {
   EmbedJob job;
   job.reply = call.reply;
   job.inputs = read_inputs(fields.required("input"), "input", call.service.options.max_inputs);
+  job.task = read_task(fields, model);
   job.truncates = fields.boolean("truncate", false);
   job.dimensions = fields.integer("dimensions", 0, 1, width);
   const std::string format = fields.text("encoding_format", "float");

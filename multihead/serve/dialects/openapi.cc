@@ -74,7 +74,8 @@ struct Body {
 
 constexpr Body kBodies[] = {
     {"/v1/embeddings",
-     "model!:model input!:inputs truncate:flag dimensions:positive encoding_format:encoding user:any"},
+     "model!:model input!:inputs task:text truncate:flag dimensions:positive encoding_format:encoding "
+     "user:any"},
     {"/v1/completions",
      "model!:model prompt!:inputs echo:flag logprobs:top suffix:nothing best_of:one " MH_COMMON},
     {"/v1/chat/completions",
@@ -97,12 +98,13 @@ constexpr Body kBodies[] = {
      "top_n:positive "
      "return_documents:flag truncate:flag truncation_direction:side"},
     {"/embed",
-     "model:model inputs!:inputs normalize:true truncate:flag dimensions:positive truncation_direction:side"},
+     "model:model inputs!:inputs task:text normalize:true truncate:flag dimensions:positive "
+     "truncation_direction:side"},
     {"/predict", "model:model inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side"},
     {"/api/show", "model!:model verbose:any"},
     {"/api/embed",
-     "model!:model input!:inputs truncate:flag dimensions:positive options:object keep_alive:any"},
-    {"/api/embeddings", "model!:model prompt!:text options:object keep_alive:any"},
+     "model!:model input!:inputs task:text truncate:flag dimensions:positive options:object keep_alive:any"},
+    {"/api/embeddings", "model!:model prompt!:text task:text options:object keep_alive:any"},
     {"/api/chat",
      "messages!:messages tools:tools tool_choice:tool_choice parallel_tool_calls:flag " MH_OLLAMA},
     {"/api/generate", "prompt!:text system:text raw:flag context:none " MH_OLLAMA},

@@ -150,6 +150,7 @@ void tei_embed(const Call& call) {
   EmbedJob job;
   job.reply = call.reply;
   job.inputs = read_inputs(fields.required("inputs"), "inputs", call.service.options.max_inputs);
+  job.task = read_task(fields, model);
   job.has_unit_length = fields.boolean("normalize", true);
   if (!job.has_unit_length && model.encoder().normalizes())
     throw ApiError(400, "normalize is supported only as true: the model scales its vectors to length 1",

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 
@@ -110,6 +111,18 @@ std::vector<EmbedJob::Input> read_inputs(const Json& json, const std::string& pl
     }
   }
   return inputs;
+}
+
+std::string read_task(Fields& fields, const ServedModel& model) {
+  std::string task = fields.text("task");
+  const std::set<std::string> tasks = model.encoder().tasks();
+  if (task.empty() || tasks.contains(task)) return task;
+  Enumeration known;
+  for (const std::string& name : tasks) known.add(name);
+  throw ApiError(400,
+                 concat("the model ", quote(model.model.name), " has no task ", quote(task, 80),
+                        "; its tasks are ", known),
+                 "task");
 }
 
 void end_with_turns(const ServedModel& model, const char* instead, GenerationJob& job) {

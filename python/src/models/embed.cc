@@ -359,13 +359,10 @@ void bind_sentence_encoder(nb::module_& m) {
           "folder"_a, "weights"_a = nb::none(), "pooling"_a = nb::none())
       .def(
           "route",
-          [](const SentenceEncoder& encoder, const std::string& task,
-             const std::optional<std::string>& pooling) {
-            SentenceEncoder other = unlocked([&] { return encoder.route(task); });
-            if (pooling) other.set_pooling(to_enum<embed::Pooling>(*pooling, "pooling"));
-            return other;
+          [](const SentenceEncoder& encoder, const std::string& task) {
+            return unlocked([&] { return encoder.route(task); });
           },
-          "task"_a, "pooling"_a = nb::none())
+          "task"_a)
       .def_static(
           "has_routes", [](const Path& folder) { return embed::has_routes(folder); }, "folder"_a)
       .def(
