@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <variant>
 
@@ -113,11 +114,12 @@ struct EmbedFlags {
     if (dense == nullptr || !embed::has_routes(folder)) return {};
     return reading([&] { return pooled_as_asked(dense->route("query")); });
   }
+  using Progress = std::function<void(int64_t done, int64_t total)>;
   AnyVectors encode(const AnyEncoder& any, std::span<const std::string> texts, TextTask task,
-                    TextMeter* meter) const {
+                    const Progress& progress = {}) const {
     EncodeTextOptions given = options;
     if (!std::holds_alternative<SentenceEncoder>(any)) given.normalize.reset();
-    if (meter != nullptr) given.progress = [meter](int64_t done, int64_t total) { (*meter)(done, total); };
+    given.progress = progress;
     const auto own = [&](const auto& encoder) -> AnyVectors {
       using Encoder = std::decay_t<decltype(encoder)>;
       if constexpr (std::is_same_v<Encoder, SparseEncoder>) return encoder.encode(texts, given, max_active);
@@ -127,6 +129,11 @@ struct EmbedFlags {
     return std::visit(own, any);
   }
 };
+
+// Columns of dense vectors.
+int64_t width_of(const SentenceEncoder& encoder, const EncodeTextOptions& options) {
+  return options.truncate_dim > 0 ? std::min(options.truncate_dim, encoder.dim()) : encoder.dim();
+}
 
 // A text's vector as JSON: numbers, weights by token, or a list for each token.
 Json to_json(const AnyEncoder& encoder, const AnyVectors& vectors, int64_t text) {
@@ -209,22 +216,16 @@ class Embed : public Verb {
     const std::vector<std::string> all = single_texts_of(data_, format_);
     const int64_t begin = std::ssize(all) * (index - 1) / parts, end = std::ssize(all) * index / parts;
     const std::span<const std::string> texts(all.begin() + begin, all.begin() + end);
+    int64_t vectors = 0;
     double seconds = 0;
-    AnyVectors vectors;
     {
       TextMeter meter(common.quiet);
-      vectors = flags_.encode(encoder, texts, task.value_or(TextTask::none), &meter);
+      const Parts parts_of = {encoder, texts, task.value_or(TextTask::none), meter};
+      vectors = is_matrix ? write_matrix(parts_of) : write_lines(parts_of);
       seconds = meter.seconds();
     }
-    if (is_matrix) {
-      io::save_npy(out_, std::get<Tensor>(vectors));
-    } else {
-      put_lines(encoder, texts, vectors);
-    }
     if (!common.quiet && out_ != "-") {
-      const auto* multi = std::get_if<embed::MultiVectors>(&vectors);
-      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_),
-                 multi != nullptr ? multi->vectors.size(0) : std::ssize(texts),
+      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_), vectors,
                  std::visit([](const auto& of) { return of.dim(); }, encoder),
                  static_cast<double>(texts.size()) / std::max(seconds, 1e-9));
     }
@@ -248,17 +249,55 @@ class Embed : public Verb {
     return {index, parts};
   }
 
-  void put_lines(const AnyEncoder& encoder, std::span<const std::string> texts,
-                 const AnyVectors& vectors) const {
+  struct Parts {
+    const AnyEncoder& encoder;
+    std::span<const std::string> texts;
+    TextTask task;
+    TextMeter& meter;
+  };
+  using Use = FunctionRef<void(std::span<const std::string> texts, const AnyVectors& vectors)>;
+
+  // What is written before more is computed takes no memory. Returns the number of vectors.
+  int64_t each_part(const Parts& of, Use use) const {
+    constexpr int64_t kTexts = 1024;
+    const int64_t total = std::ssize(of.texts);
+    int64_t vectors = 0;
+    for (int64_t begin = 0; begin < total; begin += kTexts) {
+      const int64_t size = std::min(kTexts, total - begin);
+      const auto texts = of.texts.subspan(static_cast<size_t>(begin), static_cast<size_t>(size));
+      const AnyVectors made = flags_.encode(of.encoder, texts, of.task,
+                                            [&](int64_t done, int64_t) { of.meter(begin + done, total); });
+      const auto* multi = std::get_if<embed::MultiVectors>(&made);
+      vectors += multi != nullptr ? multi->vectors.size(0) : size;
+      use(texts, made);
+    }
+    return vectors;
+  }
+
+  int64_t write_matrix(const Parts& of) const {
+    const int64_t width = width_of(std::get<SentenceEncoder>(of.encoder), flags_.options);
+    io::NpyWriter file(out_, std::ssize(of.texts), width);
+    const int64_t vectors =
+        each_part(of, [&](auto, const AnyVectors& made) { file.add(std::get<Tensor>(made)); });
+    file.commit();
+    return vectors;
+  }
+
+  int64_t write_lines(const Parts& of) const {
     const auto put_each = [&](const auto& put) {
-      for (size_t i = 0; i < texts.size(); ++i) {
-        const Json vector = to_json(encoder, vectors, static_cast<int64_t>(i));
-        put(Json::object({{"text", valid_utf8(texts[i])}, {"vector", vector}}).dump() + "\n");
-      }
+      return each_part(of, [&](std::span<const std::string> texts, const AnyVectors& made) {
+        for (size_t i = 0; i < texts.size(); ++i) {
+          const Json vector = to_json(of.encoder, made, static_cast<int64_t>(i));
+          put(Json::object({{"text", valid_utf8(texts[i])}, {"vector", vector}}).dump() + "\n");
+        }
+      });
     };
     if (out_ == "-") return put_each(put_output);
-    write_file_atomically(
-        out_, [&](FileWriter& file) { put_each([&](const std::string& line) { file.write(line); }); });
+    int64_t vectors = 0;
+    write_file_atomically(out_, [&](FileWriter& file) {
+      vectors = put_each([&](const std::string& line) { file.write(line); });
+    });
+    return vectors;
   }
 
   EmbedFlags flags_;
@@ -334,16 +373,14 @@ class Search : public Verb {
     const auto* encoder = std::get_if<SentenceEncoder>(&any);
     if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts);
     TextMeter meter(is_quiet);
-    AnyVectors made = flags_.encode(any, texts, TextTask::document, &meter);
+    AnyVectors made = flags_.encode(any, texts, TextTask::document, std::ref(meter));
     if (!index_.empty()) io::save_npy(index_, std::get<Tensor>(made));
     return made;
   }
 
   Tensor held_vectors(const SentenceEncoder& encoder, const std::vector<std::string>& texts) const {
     Tensor held = reading([&] { return io::load_npy(index_); });
-    const int64_t width = flags_.options.truncate_dim > 0
-                              ? std::min(flags_.options.truncate_dim, encoder.dim())
-                              : encoder.dim();
+    const int64_t width = width_of(encoder, flags_.options);
     if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
       throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
                               texts.size(), " x ", width,
@@ -408,7 +445,7 @@ class Search : public Verb {
 
   void show(const AnyEncoder& encoder, const AnyVectors& corpus, const std::vector<std::string>& texts,
             const std::string& query, bool as_json) {
-    const AnyVectors vector = flags_.encode(encoder, std::span(&query, 1), TextTask::query, nullptr);
+    const AnyVectors vector = flags_.encode(encoder, std::span(&query, 1), TextTask::query);
     Json matches = Json::array();
     for (embed::Match match : matches_of(vector, corpus)) {
       match.score /= scale_of(encoder, vector);

@@ -3,7 +3,6 @@
 #include <cctype>
 
 #include "multihead/core/error.h"
-#include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::io {
@@ -14,21 +13,37 @@ constexpr size_t kPreamble = 10;  // the magic and two bytes of length
 
 }  // namespace
 
-void save_npy(const std::string& path, const Tensor& matrix) {
-  MH_CHECK(matrix.dtype() == Dtype::f32, DtypeError, "save_npy: expected f32, got ", matrix.dtype());
-  MH_CHECK(matrix.rank() == 2, ShapeError, "save_npy: expected [rows, columns], got ", matrix.shape());
-  std::string header = concat("{'descr': '<f4', 'fortran_order': False, 'shape': (", matrix.size(0), ", ",
-                              matrix.size(1), "), }");
+NpyWriter::NpyWriter(const std::string& path, int64_t rows, int64_t columns)
+    : file_(path), rows_(rows), columns_(columns) {
+  std::string header =
+      concat("{'descr': '<f4', 'fortran_order': False, 'shape': (", rows, ", ", columns, "), }");
   while ((kPreamble + header.size() + 1) % 64 != 0) header += ' ';
   header += '\n';
-  const Tensor values = matrix.contiguous();
-  AtomicFile file(path);
-  file.contents().write(kMagic);
+  file_.contents().write(kMagic);
   const char length[] = {static_cast<char>(header.size() & 0xFF), static_cast<char>(header.size() >> 8)};
-  file.contents().write(length, sizeof length);
-  file.contents().write(header);
-  file.contents().write(values.data<float>(), static_cast<size_t>(values.numel()) * sizeof(float));
-  file.commit();
+  file_.contents().write(length, sizeof length);
+  file_.contents().write(header);
+}
+
+void NpyWriter::add(const Tensor& rows) {
+  MH_CHECK(rows.dtype() == Dtype::f32, DtypeError, "save_npy: expected f32, got ", rows.dtype());
+  MH_CHECK(rows.rank() == 2 && rows.size(1) == columns_, ShapeError, "save_npy: expected [rows, ", columns_,
+           "], got ", rows.shape());
+  const Tensor values = rows.contiguous();
+  file_.contents().write(values.data<float>(), static_cast<size_t>(values.numel()) * sizeof(float));
+  added_ += rows.size(0);
+}
+
+void NpyWriter::commit() {
+  MH_CHECK(added_ == rows_, ShapeError, "save_npy: expected ", rows_, " rows, got ", added_);
+  file_.commit();
+}
+
+void save_npy(const std::string& path, const Tensor& matrix) {
+  MH_CHECK(matrix.rank() == 2, ShapeError, "save_npy: expected [rows, columns], got ", matrix.shape());
+  NpyWriter writer(path, matrix.size(0), matrix.size(1));
+  writer.add(matrix);
+  writer.commit();
 }
 
 Tensor load_npy(const std::string& path) {

@@ -4,16 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <span>
 #include <string>
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/testing/files.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::io {
 namespace {
 
-class NpyTest : public testing::Test {
+class NpyTest : public ::testing::Test {
  protected:
   // A file of version 1.0 with the numbers 0 to 5.
   void write(const std::string& header) {
@@ -34,7 +36,23 @@ TEST_F(NpyTest, ReadsWhatIsWritten) {
   save_npy(path_, Tensor::of<float>({2, 3}, values));
   const Tensor read = load_npy(path_);
   EXPECT_EQ(read.shape(), Shape({2, 3}));
-  EXPECT_THAT(read.to_vector<float>(), testing::ElementsAreArray(values));
+  EXPECT_THAT(read.to_vector<float>(), ::testing::ElementsAreArray(values));
+}
+
+TEST_F(NpyTest, WritesRowsAsTheyCome) {
+  const float values[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  save_npy(path_, Tensor::of<float>({3, 3}, values));
+  const std::string whole = read_file(path_);
+  {
+    NpyWriter writer(path_, 3, 3);
+    writer.add(Tensor::of<float>({1, 3}, std::span(values).first(3)));
+    EXPECT_MESSAGE(writer.add(Tensor::zeros({1, 2})), ShapeError, "expected [rows, 3], got [1, 2]");
+    EXPECT_MESSAGE(writer.commit(), ShapeError, "expected 3 rows, got 1");
+    EXPECT_EQ(read_file(path_), whole);  // as it was before
+    writer.add(Tensor::of<float>({2, 3}, std::span(values).subspan(3)));
+    writer.commit();
+  }
+  EXPECT_EQ(read_file(path_), whole);
 }
 
 TEST_F(NpyTest, RefusesFilesThatAreCutOff) {
@@ -52,7 +70,7 @@ TEST_F(NpyTest, ReadsHeadersOfOthers) {
                              "{'descr':'<f4','fortran_order':False,'shape':(2,3),}",
                              "{ 'descr':\t'<f4', \n'fortran_order': False, 'shape': (2,\n3),\t}"}) {
     write(header);
-    EXPECT_THAT(load_npy(path_).to_vector<float>(), testing::ElementsAre(0, 1, 2, 3, 4, 5)) << header;
+    EXPECT_THAT(load_npy(path_).to_vector<float>(), ::testing::ElementsAre(0, 1, 2, 3, 4, 5)) << header;
   }
 }
 

@@ -41,6 +41,16 @@ cmp first.txt second.txt || fail "the kept vectors give other lines"
 
 for part in 1 2 3; do "$multihead" embed model --data texts.txt --out "part_$part.jsonl" --part "$part/3" --quiet; done
 cat part_1.jsonl part_2.jsonl part_3.jsonl | cmp - all.jsonl || fail "parts are not the whole"
+# More texts than are computed before some are written.
+for i in $(seq 1100); do printf 'the cat sat on %s mats\n' "$i"; done >many.txt
+"$multihead" embed model --data many.txt --out many.jsonl --quiet
+"$multihead" embed model --data many.txt --out many.npy --quiet
+for part in 1 2; do
+  "$multihead" embed model --data many.txt --out "many_$part.jsonl" --part "$part/2" --quiet
+  "$multihead" embed model --data many.txt --out "many_$part.npy" --part "$part/2" --quiet
+done
+cat many_1.jsonl many_2.jsonl | cmp - many.jsonl || fail "parts of many texts are not the whole"
+tail -q -c +129 many_1.npy many_2.npy | cmp - <(tail -c +129 many.npy) || fail "many.npy has other vectors"
 printf 'kept\n' >part_2.jsonl
 "$multihead" embed model --data texts.txt --out part_2.jsonl --part 2/3 --skip-existing
 [[ $(<part_2.jsonl) == kept ]] || fail "--skip-existing wrote over a file"
