@@ -143,7 +143,7 @@ class Encoder {
 
   /// Replaces the layers' and heads' matrices by packed ones, which are faster, with f32 at the same bits;
   /// the model can then neither be trained nor saved. With 16 bits the token embedding is packed alike, with
-  /// fewer as q8; experts and their router stay. Throws ValueError (packed already).
+  /// fewer as q8; a router of experts stays. Throws ValueError (packed already).
   void pack_weights(nn::WeightDtype dtype = nn::WeightDtype::f32);
   /// The same with the result of make() for each matrix, such as weights that a file holds quantised.
   using MakePacked = FunctionRef<nn::PackedLinear(const std::string& name, const Tensor& weight)>;

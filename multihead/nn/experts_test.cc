@@ -62,5 +62,29 @@ TEST(ExpertsTest, TheBestExpertsOfEachTokenAreWeighedAndAdded) {
   EXPECT_THROW(Experts({.count = 2, .used = 3}, kDim, kHidden, Activation::gelu, rng), ValueError);
 }
 
+TEST(ExpertsTest, PackedMatricesGiveTheSame) {
+  for (const WeightDtype dtype : {WeightDtype::f32, WeightDtype::f16, WeightDtype::int8}) {
+    Rng rng(4);
+    Experts experts = random_experts(rng);
+    const Tensor x = randn({9, kDim}, rng), want = experts(x);
+    std::vector<std::string> names;
+    pack_matrices(experts, [&](const std::string& name, const Tensor& weight) {
+      if (name == "router.weight") return PackedLinear();
+      names.push_back(concat(name, weight.shape()));
+      return PackedLinear(weight, dtype);
+    });
+    EXPECT_EQ(names.size(), 2 * kCount);
+    EXPECT_EQ(names[2], concat("in.1", Shape{kHidden, kDim}));
+    EXPECT_EQ(names[3], concat("out.1", Shape{kDim, kHidden}));
+    EXPECT_EQ(named_parameters(experts).size(), 2);  // router and bias
+    const Tensor got = experts(x), last = experts(slice(x, 0, 8, 9));
+    for (int64_t i = 0; i < got.numel(); ++i) {
+      const float bound = dtype == WeightDtype::f32 ? 0 : dtype == WeightDtype::f16 ? 5e-3f : .2f;
+      EXPECT_NEAR(got.data<float>()[i], want.data<float>()[i], bound);
+    }
+    for (int64_t d = 0; d < kDim; ++d) EXPECT_EQ(last.data<float>()[d], got.data<float>()[8 * kDim + d]);
+  }
+}
+
 }  // namespace
 }  // namespace multihead::nn

@@ -52,17 +52,51 @@ Tensor FeedForward::hidden_at_points(const Tensor& x) const {
 
 Experts::Experts(const ExpertsOptions& options, int64_t embed_dim, int64_t hidden_dim, Activation activation,
                  Rng& rng)
-    : options_(options), activation_(activation) {
+    : options_(options), hidden_(hidden_dim), activation_(activation) {
   MH_CHECK(options.used > 0 && options.used <= options.count, ValueError,
            "Experts: the number used must be in [1, ", options.count, "], got ", options.used);
   router = Linear(embed_dim, options.count, rng, {.bias = false});
   in = Linear(embed_dim, options.count * hidden_dim, rng, {.bias = false}).weight;
   out = Linear(embed_dim, options.count * hidden_dim, rng, {.bias = false}).weight;
   bias = constant_parameter({embed_dim}, 0);
+  packed_in.resize(static_cast<size_t>(options.count));
+  packed_out.resize(static_cast<size_t>(options.count));
+}
+
+void Experts::visit(Visitor& visitor) {
+  visitor("router", router);
+  if (visitor.walks_matrices()) return visit_matrices(visitor);
+  visitor("in", in);
+  visitor("out", out);
+  visitor("bias", bias);
+}
+
+void Experts::visit_matrices(Visitor& visitor) {
+  for (int64_t e = 0; e < options_.count; ++e) {
+    const auto place = static_cast<size_t>(e);
+    Tensor own_in = in.defined() ? own_rows(in, e) : Tensor(),
+           own_out = out.defined() ? transpose(own_rows(out, e), 0, 1) : Tensor();
+    visitor(concat("in.", e), own_in, packed_in[place]);
+    visitor(concat("out.", e), own_out, packed_out[place]);
+  }
+  if (packed_in[0].defined()) in = Tensor();
+  if (packed_out[0].defined()) out = Tensor();
+}
+
+Tensor Experts::own_rows(const Tensor& of, int64_t expert) const {
+  return slice(of, 0, expert * hidden_, (expert + 1) * hidden_);
+}
+
+Tensor Experts::computed(const Tensor& x, int64_t expert) const {
+  const PackedLinear &own_in = packed_in[static_cast<size_t>(expert)],
+                     &own_out = packed_out[static_cast<size_t>(expert)];
+  const Tensor inner =
+      activate(own_in.defined() ? own_in(x, Tensor()) : linear(x, own_rows(in, expert)), activation_);
+  return own_out.defined() ? own_out(inner, Tensor()) : matmul(inner, own_rows(out, expert));
 }
 
 Tensor Experts::operator()(const Tensor& x) const {
-  const int64_t dim = x.size(-1), used = options_.used, hidden = in.size(0) / options_.count;
+  const int64_t dim = x.size(-1), used = options_.used;
   const Tensor rows = reshape(x, {-1, dim});
   const std::vector<Tensor> best = topk(softmax(router(rows)), used);  // [N, used] each
   const std::vector<int64_t> chosen = best[1].to_vector<int64_t>();
@@ -78,9 +112,7 @@ Tensor Experts::operator()(const Tensor& x) const {
       place[pair] = done++;
     }
     if (tokens.empty()) continue;
-    const Tensor own = take(rows, Tensor::of({std::ssize(tokens)}, tokens), 0);
-    const Tensor inner = activate(linear(own, slice(in, 0, e * hidden, (e + 1) * hidden)), activation_);
-    parts.push_back(matmul(inner, slice(out, 0, e * hidden, (e + 1) * hidden)));
+    parts.push_back(computed(take(rows, Tensor::of({std::ssize(tokens)}, tokens), 0), e));
   }
   const Tensor places = Tensor::of({std::ssize(place)}, place);
   const Tensor each = reshape(take(concat(parts, 0), places, 0), {-1, used, dim});

@@ -1,6 +1,9 @@
 // The position-wise feed-forward layer of a Transformer.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "multihead/nn/linear.h"
 #include "multihead/ops/activation.h"
 
@@ -51,7 +54,8 @@ struct ExpertsOptions {
 /// company.
 ///
 /// Shapes    x [..., embed_dim] -> the same
-/// Weights   router [count, embed_dim], in and out [count·hidden_dim, embed_dim], bias [embed_dim]
+/// Weights   router [count, embed_dim], in and out [count·hidden_dim, embed_dim], bias [embed_dim]. Matrices to be
+///           packed are each expert's: in.0 [hidden_dim, embed_dim] …, out.0 [embed_dim, hidden_dim] …
 /// Gradient  x and all weights
 class Experts {
  public:
@@ -61,19 +65,21 @@ class Experts {
 
   Tensor operator()(const Tensor& x) const;
 
-  bool defined() const { return in.defined(); }
-  void visit(Visitor& visitor) {
-    visitor("router", router);
-    visitor("in", in);
-    visitor("out", out);
-    visitor("bias", bias);
-  }
+  bool defined() const { return bias.defined(); }
+  void visit(Visitor& visitor);
 
   Linear router;
   Tensor in, out, bias;
+  /// Each expert's, if they are packed; `in` and `out` are undefined then.
+  std::vector<PackedLinear> packed_in, packed_out;
 
  private:
+  void visit_matrices(Visitor& visitor);
+  Tensor own_rows(const Tensor& of, int64_t expert) const;
+  Tensor computed(const Tensor& x, int64_t expert) const;
+
   ExpertsOptions options_;
+  int64_t hidden_ = 0;
   Activation activation_ = Activation::none;
 };
 

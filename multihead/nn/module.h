@@ -42,6 +42,9 @@ class Visitor {
     (*visit_matrix_)(prefix_ + std::string(name), weight, packed);
   }
 
+  /// Whether it was made by of_matrices().
+  bool walks_matrices() const { return visit_matrix_.has_value(); }
+
   template <class Module>
   void operator()(std::string_view name, Module& module) {
     const size_t length = prefix_.size();

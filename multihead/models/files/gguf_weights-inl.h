@@ -52,11 +52,11 @@ class GgufWeights {
     if (as_stored) {
       model.pack_weights(stored_dtype(rule_of("layers.0.linear2.weight")),
                          [&](const std::string& name, const Tensor& weight) {
-                           return pack_stored(rule_of(name), weight.size(0), weight.size(1));
+                           return pack_stored(matrix_of(name, weight));
                          });
     } else if (packed_as) {
-      model.pack_weights(*packed_as, [&](const std::string& name, const Tensor&) {
-        return pack(rule_of(name), dtype_of(name, *packed_as));
+      model.pack_weights(*packed_as, [&](const std::string& name, const Tensor& weight) {
+        return pack(matrix_of(name, weight), dtype_of(name, *packed_as));
       });
     }
     for (const auto& [name, view] : views(nn::named_parameters(model))) view.copy_from(load(name));
@@ -65,14 +65,21 @@ class GgufWeights {
  private:
   using Views = std::vector<std::pair<std::string, Tensor>>;
 
+  /// Rows [first, first + out) of the file's.
+  struct Matrix {
+    const WeightRule& rule;
+    int64_t first, out, in;
+  };
   const WeightRule& rule_of(const std::string& parameter) const;
+  Matrix matrix_of(const std::string& name, const Tensor& weight) const;
   Views views(const std::vector<nn::NamedTensor>& parameters) const;
   void check(const Views& views) const;
   Tensor load(const std::string& name) const;
+  Tensor load(const Matrix& matrix) const;
   const BlockFormat* type_of(const WeightRule& rule) const;
   nn::WeightDtype stored_dtype(const WeightRule& rule) const;
-  nn::PackedLinear pack(const WeightRule& rule, nn::WeightDtype dtype) const;
-  nn::PackedLinear pack_stored(const WeightRule& rule, int64_t out, int64_t in) const;
+  nn::PackedLinear pack(const Matrix& matrix, nn::WeightDtype dtype) const;
+  nn::PackedLinear pack_stored(const Matrix& matrix) const;
   void read_rows(const WeightRule& rule, int64_t begin, int64_t count, uint8_t* to) const;
   void read_pairs(const std::string& name, int64_t begin, int64_t count, uint8_t* to) const;
 

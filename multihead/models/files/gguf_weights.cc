@@ -19,9 +19,12 @@ using nn::WeightDtype;
 constexpr const char* kNeverPacked[] = {"position_embd.", "token_types.", "attn_rel_b.",
                                         "ffn_gate_inp.",  "dense_2.",     "dense_3."};
 
+constexpr const char* kExperts = "_exps.";  // tensors of several matrices
+
 bool is_matrix(const std::string& name, const io::GgufTensor& tensor) {
   const auto is_part = [&](const char* part) { return name.find(part) != name.npos; };
-  return tensor.type != nullptr && tensor.shape.size() == 2 && std::ranges::none_of(kNeverPacked, is_part);
+  const size_t rank = is_part(kExperts) ? 3 : 2;
+  return tensor.type != nullptr && tensor.shape.size() == rank && std::ranges::none_of(kNeverPacked, is_part);
 }
 
 bool is_half(const BlockFormat& type) { return kernels::packed_dtype_of(type) == WeightDtype::f16; }
@@ -69,6 +72,14 @@ GgufWeights::GgufWeights(const io::GgufFile& file, WeightMap map, GgufLayout lay
 
 const WeightRule& GgufWeights::rule_of(const std::string& parameter) const {
   return *std::ranges::find(map_, parameter, &WeightRule::parameter);
+}
+
+// Experts have a tensor together: "experts.in.3".
+GgufWeights::Matrix GgufWeights::matrix_of(const std::string& name, const Tensor& weight) const {
+  const int64_t out = weight.size(0), in = weight.size(1);
+  if (std::ranges::find(map_, name, &WeightRule::parameter) != map_.end()) return {rule_of(name), 0, out, in};
+  const size_t dot = name.rfind('.');
+  return {rule_of(name.substr(0, dot)), std::stoll(name.substr(dot + 1)) * out, out, in};
 }
 
 GgufWeights::Views GgufWeights::views(const std::vector<nn::NamedTensor>& parameters) const {
@@ -119,27 +130,44 @@ WeightDtype GgufWeights::stored_dtype(const WeightRule& rule) const {
   return (type != nullptr ? kernels::packed_dtype_of(*type) : std::nullopt).value_or(WeightDtype::q8);
 }
 
-PackedLinear GgufWeights::pack(const WeightRule& rule, WeightDtype dtype) const {
+Tensor GgufWeights::load(const Matrix& matrix) const {
+  const std::string& name = matrix.rule.parts[0].name;
+  const io::GgufTensor& stored = file_.tensors().at(name);
+  if (stored.shape.size() == 3) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(matrix.out * file_.row_bytes(name)));
+    file_.load_rows(name, matrix.first, matrix.out, bytes.data());
+    const Tensor own = Tensor::empty({matrix.out, matrix.in}, Dtype::f32);
+    stored.type->decode(bytes.data(), own.numel() / stored.type->block, own.data<float>());
+    check_finite(file_.path(), name, own);
+    return own;
+  }
   std::vector<Tensor> parts;
-  for (const WeightPart& part : rule.parts) parts.push_back(load(part.name));
-  return {parts.size() == 1 ? parts[0] : multihead::concat(parts, 0), dtype};
+  for (const WeightPart& part : matrix.rule.parts) parts.push_back(load(part.name));
+  return parts.size() == 1 ? parts[0] : multihead::concat(parts, 0);
+}
+
+PackedLinear GgufWeights::pack(const Matrix& matrix, WeightDtype dtype) const {
+  return {load(matrix), dtype};
 }
 
 // Blocks that a packed format takes over stay as they are; other types, and mixed ones, are quantised again,
 // to q8.
-PackedLinear GgufWeights::pack_stored(const WeightRule& rule, int64_t out, int64_t in) const {
-  const BlockFormat* type = type_of(rule);
-  if (type == nullptr || !kernels::packed_dtype_of(*type)) return pack(rule, WeightDtype::q8);
-  const auto read = [&](int64_t begin, int64_t count, uint8_t* to) { read_rows(rule, begin, count, to); };
-  PackedLinear packed({read, *type}, out, in);
-  check_finite(file_.path(), rule.parts[0].name, packed);
+PackedLinear GgufWeights::pack_stored(const Matrix& matrix) const {
+  const BlockFormat* type = type_of(matrix.rule);
+  if (type == nullptr || !kernels::packed_dtype_of(*type)) return pack(matrix, WeightDtype::q8);
+  const auto read = [&](int64_t begin, int64_t count, uint8_t* to) {
+    read_rows(matrix.rule, matrix.first + begin, count, to);
+  };
+  PackedLinear packed({read, *type}, matrix.out, matrix.in);
+  check_finite(file_.path(), matrix.rule.parts[0].name, packed);
   return packed;
 }
 
 // Rows [begin, begin + count) of the parts one below the other.
 void GgufWeights::read_rows(const WeightRule& rule, int64_t begin, int64_t count, uint8_t* to) const {
   for (const WeightPart& part : rule.parts) {
-    const int64_t rows = file_.tensors().at(part.name).shape[0],
+    const auto& shape = file_.tensors().at(part.name).shape;
+    const int64_t rows = shape.size() == 3 ? shape[0] * shape[1] : shape[0],
                   own = std::clamp(rows - begin, int64_t{0}, count);
     if (own > 0) {
       layout_.paired_heads(part.name) > 0 ? read_pairs(part.name, begin, own, to)
