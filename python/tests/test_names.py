@@ -130,6 +130,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "SparseRows": "embed.SparseVectors",
     "MultiVectors": "embed.MultiVectorEncoder.encode",
     "save_npy": "embed.SentenceEncoder",  # numpy.save
+    "NpyWriter": "embed.SentenceEncoder",
     "load_npy": "embed.SentenceEncoder",
     "save_seq2seq": "models.Seq2Seq.save",
     "load_seq2seq": "models.Seq2Seq.load",
