@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <mutex>
 #include <numeric>
 
@@ -28,8 +27,6 @@
 
 namespace multihead::embed {
 namespace {
-
-namespace fs = std::filesystem;
 
 // As the metadata say, else the mean, like a folder that says nothing.
 Pooling pooling_of_gguf(const std::string& path) {
