@@ -8,8 +8,8 @@
 namespace multihead::program {
 namespace {
 
-// The same loops for each instruction set: lists of instructions forwards and back, a function each. No FMA
-// contraction: all give the same bits.
+// The same loops for each instruction set that is built (MULTIHEAD_TARGETS): lists of instructions forwards and back, a
+// function each. No FMA contraction: all give the same bits.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define MH_AVX2 __attribute__((target("avx2")))
 #if defined(__clang__)
@@ -18,8 +18,8 @@ namespace {
 #define MH_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")))
 #endif
 #else
-#define MH_AVX2
-#define MH_AVX512
+#define MULTIHEAD_NO_AVX2 1
+#define MULTIHEAD_NO_AVX3 1
 #endif
 
 template <class T>
@@ -52,39 +52,47 @@ template <class T>
 void run_baseline(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r, const Place& at) {
   run_list(p, list, r, at);
 }
-template <class T>
-MH_AVX2 void run_avx2(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
-                      const Place& at) {
-  run_list(p, list, r, at);
-}
-template <class T>
-MH_AVX512 void run_avx512(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
-                          const Place& at) {
-  run_list(p, list, r, at);
-}
 template <class T, class U>
 void reverse_baseline(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
                       const Place& at, const T* seed, U* sums) {
   reverse_list(p, list, r, at, seed, sums);
+}
+#ifndef MULTIHEAD_NO_AVX2
+template <class T>
+MH_AVX2 void run_avx2(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
+                      const Place& at) {
+  run_list(p, list, r, at);
 }
 template <class T, class U>
 MH_AVX2 void reverse_avx2(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
                           const Place& at, const T* seed, U* sums) {
   reverse_list(p, list, r, at, seed, sums);
 }
+#endif
+#ifndef MULTIHEAD_NO_AVX3
+template <class T>
+MH_AVX512 void run_avx512(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
+                          const Place& at) {
+  run_list(p, list, r, at);
+}
 template <class T, class U>
 MH_AVX512 void reverse_avx512(const ScoreProgram& p, const std::vector<int32_t>& list, Registers<T>& r,
                               const Place& at, const T* seed, U* sums) {
   reverse_list(p, list, r, at, seed, sums);
 }
+#endif
 
 template <class T>
 Run<T> run_of_isa() {
   switch (kernels::current_isa()) {
+#ifndef MULTIHEAD_NO_AVX3
     case kernels::Isa::avx512:
       return run_avx512<T>;
+#endif
+#ifndef MULTIHEAD_NO_AVX2
     case kernels::Isa::avx2:
       return run_avx2<T>;
+#endif
     default:
       return run_baseline<T>;
   }
@@ -92,10 +100,14 @@ Run<T> run_of_isa() {
 template <class T, class U>
 Reverse<T, U> reverse_of_isa() {
   switch (kernels::current_isa()) {
+#ifndef MULTIHEAD_NO_AVX3
     case kernels::Isa::avx512:
       return reverse_avx512<T, U>;
+#endif
+#ifndef MULTIHEAD_NO_AVX2
     case kernels::Isa::avx2:
       return reverse_avx2<T, U>;
+#endif
     default:
       return reverse_baseline<T, U>;
   }
