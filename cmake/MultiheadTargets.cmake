@@ -69,9 +69,9 @@ endfunction()
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
 # use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds the library without, as clang-tidy and the projects of tests/install do.
 #
-# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles 32 files as one, but for tests and for
-# kernels that are compiled once for each instruction set and take long. Developers build without: one file that changes
-# is one file to compile.
+# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles the files of a target as one, which
+# instantiates what they share once, but for tests and for kernels that are compiled once for each instruction set and
+# take long. Developers build without: one file that changes is one file to compile.
 set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
     <variant> <vector>)
@@ -79,10 +79,7 @@ function(multihead_precompile target kind)
   if(NOT PROJECT_IS_TOP_LEVEL)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 32)
-  if(kind STREQUAL "python")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 12)  # they take longest, and come last
-  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
   if(kind MATCHES "tests")
     set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endif()

@@ -47,7 +47,7 @@ for python in "${@:-python3}"; do
   fi
   rm -rf "$folder/wheel"
   # Python names the wheel, and looks for its modules, by the platform in this variable, if it is set.
-  _PYTHON_HOST_PLATFORM=linux-$arch CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes" \
+  _PYTHON_HOST_PLATFORM=linux-$arch CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes -DMULTIHEAD_TARGETS=all" \
     "$env/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
     --config-settings=build-dir="$folder/$tag-build" .
   # What the system must offer is checked, and the wheel gets the name that says so. Nothing needs to be put inside.

@@ -16,17 +16,17 @@ namespace {
 using namespace detail;  // NOLINT(google-build-using-namespace): models' own internals
 
 using C = GenerationConfig;
-using R = Row<C>;
+using Field = Row<C>;
 using Reader = io::ConfigReader;
 
 constexpr io::IntegerRange kToken = {.min = 0, .max = INT32_MAX};
 constexpr io::IntegerRange kCount = {.min = 0, .max = int64_t{1} << 31};
 
-R::Key count(const std::string& name, std::optional<int64_t> C::*field) {
+Field::Key count(const std::string& name, std::optional<int64_t> C::*field) {
   return {name, [=](Reader& r, const std::string& key, C& c) { c.*field = r.optional_integer(key, kCount); }};
 }
 
-R::Key number(const std::string& name, std::optional<double> C::*field) {
+Field::Key number(const std::string& name, std::optional<double> C::*field) {
   return {name, [=](Reader& r, const std::string& key, C& c) {
             if (r.has(key)) c.*field = r.number(key);
           }};
@@ -48,7 +48,7 @@ std::vector<int32_t> tokens_of(const Reader& r, const std::string& key, const Js
 }
 
 // A key that is missing or null says nothing; `read` gets the value of any other.
-R::Key given(const std::string& name, void (*read)(Reader&, const std::string& key, const Json&, C&)) {
+Field::Key given(const std::string& name, void (*read)(Reader&, const std::string& key, const Json&, C&)) {
   return {name, [=](Reader& r, const std::string& key, C& c) {
             if (const Json* json = r.find(key); json != nullptr && !json->is_null()) read(r, key, *json, c);
           }};
@@ -111,11 +111,12 @@ ConfigKeys<C> make_keys() {
       given("suppress_tokens", read_suppressed), given("stop_strings", read_stop_strings),
       given("early_stopping", read_early_stopping), given("renormalize_logits", read_renormalize),
       // Known, and not to be had here.
-      R::only("begin_suppress_tokens", Json::array()), R::only("typical_p", 1), R::only("epsilon_cutoff", 0),
-      R::only("eta_cutoff", 0), R::only("encoder_repetition_penalty", 1),
-      R::only("encoder_no_repeat_ngram_size", 0), R::only("guidance_scale", 1),
-      R::only("diversity_penalty", 0), R::only("num_beam_groups", 1), R::only("penalty_alpha", 0),
-      R::only("token_healing", false)};
+      Field::only("begin_suppress_tokens", Json::array()), Field::only("typical_p", 1),
+      Field::only("epsilon_cutoff", 0), Field::only("eta_cutoff", 0),
+      Field::only("encoder_repetition_penalty", 1), Field::only("encoder_no_repeat_ngram_size", 0),
+      Field::only("guidance_scale", 1), Field::only("diversity_penalty", 0),
+      Field::only("num_beam_groups", 1), Field::only("penalty_alpha", 0),
+      Field::only("token_healing", false)};
   for (const char* name :
        {// read with the model or the tokenizer
         "bos_token_id", "pad_token_id",
@@ -136,7 +137,7 @@ ConfigKeys<C> make_keys() {
   for (const char* name :
        {"top_h", "exponential_decay_length_penalty", "sequence_bias", "dola_layers", "constraints",
         "force_words_ids", "forced_decoder_ids", "watermarking_config", "assistant_ensemble_weight"}) {
-    rows.push_back(R::only(name, Json()));
+    rows.push_back(Field::only(name, Json()));
   }
   return rows;
 }
@@ -151,7 +152,7 @@ const ConfigKeys<C>& keys() {
 const std::vector<std::string>& generation_keys() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const R::Key& key : keys()) all.push_back(key.name);
+    for (const Field::Key& key : keys()) all.push_back(key.name);
     return all;
   }();
   return names;
