@@ -264,10 +264,9 @@ std::unique_ptr<FolderLock> lock_folder(const std::string& folder, const std::fu
 
 void refuse_foreign(const char* who, const std::string& folder, const std::vector<std::string>& foreign) {
   if (foreign.empty()) return;
-  Enumeration list(3);
-  for (const std::string& name : foreign) list.add(name);
-  throw ValueError(concat(who, ": nothing was written to folder ", quote(folder, 400), ", because ", list,
-                          "; move ", foreign.size() == 1 ? "it" : "them", " away or choose another folder"));
+  throw ValueError(concat(who, ": nothing was written to folder ", quote(folder, 400), ", because ",
+                          Enumeration(foreign, 3), "; move ", foreign.size() == 1 ? "it" : "them",
+                          " away or choose another folder"));
 }
 
 void check_complete(const std::string& folder, const std::string& key) {

@@ -1,5 +1,10 @@
 #include "multihead/ops/elementwise.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/elementwise/elementwise.h"
 #include "multihead/kernels/reduce/sum.h"
@@ -38,20 +43,44 @@ Tensor in_runs(const Tensor& x) {
   return x;
 }
 
-// Elements that follow each other in memory along an axis.
-int64_t run_length(const Tensor& x) {
+// Whether the rows are not runs, but those of another axis are.
+bool has_other_runs(const Tensor& x) {
+  bool is_row = true;
   for (int axis = x.rank() - 1; axis >= 0; --axis) {
-    if (x.size(axis) != 1 && x.strides()[axis] == 1) return x.size(axis);
+    if (x.size(axis) == 1) continue;
+    if (x.strides()[axis] <= 1 && is_row) return false;
+    if (x.strides()[axis] == 1) return true;
+    is_row = false;
   }
-  return 1;
+  return false;
+}
+
+Tensor apply(Binary op, const Tensor& left, const Tensor& right);
+
+// For operands that lie alike: computed in the order in which they lie, then copied once, as rows.
+Tensor apply_as_stored(Binary op, const Tensor& left, const Tensor& right) {
+  const Shape shape = left.shape(), steps = left.strides();
+  std::vector<int> order(static_cast<size_t>(shape.rank()));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), [&](int axis) { return steps[axis]; });
+  const auto ordered = [&](const Shape& of) {
+    Shape result;
+    for (const int axis : order) result.push_back(of[axis]);
+    return result;
+  };
+  const Shape stored = ordered(shape), stored_steps = ordered(steps);
+  const Tensor y = apply(op, left.as_strided(stored, stored_steps), right.as_strided(stored, stored_steps));
+  Shape back = shape;
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = y.strides()[static_cast<int>(i)];
+  return y.as_strided(shape, back).contiguous();
 }
 
 Tensor apply(Binary op, const Tensor& left, const Tensor& right) {
+  if (left.shape() == right.shape() && left.strides() == right.strides() && has_other_runs(left)) {
+    return apply_as_stored(op, left, right);
+  }
   const Shape shape = broadcast_shapes(left.shape(), right.shape());
-  // The kernel transposes what it has made of runs that are long enough for vectors.
-  const bool alike = left.dtype() != Dtype::f64 && left.shape() == right.shape() &&
-                     left.strides() == right.strides() && run_length(left) >= 16;
-  const Tensor a = alike ? left : in_runs(left), b = alike ? right : in_runs(right);
+  const Tensor a = in_runs(left), b = in_runs(right);
   Tensor y = Tensor::empty(shape, a.dtype());
   const kernels::BroadcastLayout layout{shape, broadcast_strides(a, shape), broadcast_strides(b, shape)};
   detail::dispatch_elements(a.dtype(), [&](auto zero) {

@@ -35,6 +35,39 @@ TEST(ElementwiseOpsTest, StridedEqualsContiguous) {
               SameBits(add(slice(a, 2, 3, 20).contiguous(), slice(a, 2, 7, 24).contiguous())));
 }
 
+// Operands that lie alike are computed in the order in which they lie.
+TEST(ElementwiseOpsTest, OperandsThatLieAlikeEqualContiguousOnes) {
+  Rng rng(1);
+  using View = Tensor (*)(const Tensor&);
+  const View views[] = {
+      [](const Tensor& x) { return transpose(x, 0, 2); },
+      [](const Tensor& x) {
+        return permute(x, {1, 2, 0, 3});
+      },
+      [](const Tensor& x) {
+        return permute(slice(x, 2, 3, 20), {2, 3, 0, 1});
+      },
+      [](const Tensor& x) { return transpose(slice(x, 1, 1, 2), 2, 3); },
+      [](const Tensor& x) { return transpose(slice(x, 3, 2, 3), 1, 2); },
+      [](const Tensor& x) {
+        return transpose(expand(slice(x, 1, 1, 2), {3, 9, 21, 5}), 1, 3);
+      },
+      [](const Tensor& x) { return transpose(slice(x, 0, 0, 0), 1, 2); },
+  };
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16}) {
+    const Tensor x = randn({3, 4, 21, 5}, rng).to(dtype), y = randn({3, 4, 21, 5}, rng).to(dtype);
+    for (const View view : views) {
+      const Tensor a = view(x), b = view(y);
+      for (const auto op : {add, sub, mul, div}) {
+        const Tensor result = op(a, b);
+        EXPECT_TRUE(result.is_contiguous());
+        EXPECT_THAT(result, SameBits(op(a.contiguous(), b.contiguous())))
+            << a.shape() << a.strides() << dtype;
+      }
+    }
+  }
+}
+
 TEST(ElementwiseOpsTest, SumsAndMeans) {
   const Tensor x = Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_EQ(sum(x).item(), 21);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 
 namespace multihead::train {
 namespace {
@@ -21,13 +22,6 @@ std::string key_of(const Field& field) {
   std::string key = field.name;
   for (char& c : key) c = c == '-' ? '_' : c;
   return key;
-}
-
-std::string one_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " or ") + names[i];
-  return text;
 }
 
 bool choose(const Choice& choice, std::string_view name) {

@@ -10,7 +10,6 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/memory/storage.h"
-#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
@@ -96,12 +95,6 @@ std::string recipe_of(const TrainingSettings& s) {
   if (s.eval_every > 0) text += concat("; an evaluation every ", s.eval_every);
   if (s.patience > 0) text += concat(", the end after ", s.patience, " without improvement");
   return text;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  Enumeration list(6);
-  for (const std::string& name : names) list.add(name);
-  return list.text();
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,

@@ -5,7 +5,6 @@
 
 #include "multihead/core/dtype.h"
 #include "multihead/core/shape.h"
-#include "multihead/core/threads/parallel.h"
 
 namespace multihead::detail {
 
@@ -29,18 +28,5 @@ inline void copy_bytes(void* to, const void* from, size_t bytes) {
   }
   std::memcpy(target, source, bytes);
 }
-
-/// Rows and columns of a square at most.
-inline constexpr int64_t kTile = 64;
-
-/// to[to + j · step_to + i] is what comes of from[from + i · step_from + j], for `rows` i and `columns` j.
-struct Tile {
-  int64_t from, step_from, to, step_to, rows, columns;
-};
-
-/// If the source has its runs along another axis than the target: f on squares that cover both, on several
-/// threads if there are `grain` elements for each. Else false.
-bool for_tiles(const Shape& shape, const Shape& strides_from, const Shape& strides_to, int64_t grain,
-               FunctionRef<void(const Tile&)> f);
 
 }  // namespace multihead::detail

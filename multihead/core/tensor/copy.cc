@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 17;  // bytes written by a task: fewer are not worth waking a thread
 constexpr int64_t kPiece = 512;      // elements gathered at a time
+constexpr int64_t kTile = 64;        // rows and columns of a square at most
 constexpr int64_t kAhead = 8;        // runs from a run to the one fetched meanwhile
 
 template <class F>
@@ -86,6 +87,11 @@ bool copy_short_runs(const Runs& r, size_t bytes) {
   kCopies[bytes / 64 - 1](r);
   return true;
 }
+
+// to[to + j · step_to + i] is what comes of from[from + i · step_from + j], for `rows` i and `columns` j.
+struct Tile {
+  int64_t from, step_from, to, step_to, rows, columns;
+};
 
 class Copy {
  public:
@@ -207,7 +213,8 @@ int crossing_axis(const StridedWalk& walk) {
   return -1;
 }
 
-// for_tiles() over a walk whose axes are sorted.
+// If the source has its runs along another axis than the target: f on squares that cover both, on several
+// threads if there are `grain` elements for each. Else false.
 bool walk_tiles(const StridedWalk& sorted, int64_t grain, FunctionRef<void(const Tile&)> f) {
   const int crossing = crossing_axis(sorted);
   if (crossing < 0) return false;
@@ -238,11 +245,6 @@ bool walk_tiles(const StridedWalk& sorted, int64_t grain, FunctionRef<void(const
 }
 
 }  // namespace
-
-bool for_tiles(const Shape& shape, const Shape& strides_from, const Shape& strides_to, int64_t grain,
-               FunctionRef<void(const Tile&)> f) {
-  return walk_tiles(sorted_walk(shape, strides_to, strides_from), grain, f);
-}
 
 void transpose_plain(size_t element_bytes, const TransposeArgs& t) {
   with_width(element_bytes, [&](auto zero) {

@@ -19,8 +19,7 @@ std::string Prompts::resolve(const char* who, const std::optional<std::string>& 
   if (chosen.empty()) return "";
   const auto found = texts.find(chosen);
   if (found != texts.end()) return found->second;
-  Enumeration known;
-  for (const auto& [other, text] : texts) known.add(other);
+  const Enumeration known(std::views::keys(texts));
   throw ValueError(concat(who, ": prompt_name ", quote(chosen), " is unknown; the folder has ",
                           known.empty() ? "none" : known.text()));
 }

@@ -288,22 +288,9 @@ void binary_walk(const T* a, const T* b, T* y, const BroadcastLayout& layout, Ru
   });
 }
 
-// Operands that lie alike, but in another order than y: squares are computed in theirs and transposed into y.
-template <class T, class Run>
-bool binary_tiles(const T* a, const T* b, T* y, const BroadcastLayout& layout, Run run) {
-  const Shape &strides = layout.strides_a, dense = contiguous_strides(layout.shape);
-  if (!(strides == layout.strides_b) || strides == dense || layout.shape.numel() == 0) return false;
-  return detail::for_tiles(layout.shape, strides, dense, kGrain, [&](const detail::Tile& t) {
-    alignas(64) T square[detail::kTile * detail::kTile];
-    run(BinaryArgs<T>{a + t.from, b + t.from, square, 1, 1, t.columns, t.step_from, t.step_from, t.rows});
-    detail::element_loops.transpose(sizeof(T), {square, y + t.to, t.columns, t.step_to, t.rows, t.columns});
-  });
-}
-
 template <class Rows, class T>
 void binary_by(Rows rows, Binary op, const T* a, const T* b, T* y, const BroadcastLayout& layout) {
-  const auto run = [&](const BinaryArgs<T>& r) { rows(op, r); };
-  if (!binary_tiles(a, b, y, layout, run)) binary_walk(a, b, y, layout, run);
+  binary_walk(a, b, y, layout, [&](const BinaryArgs<T>& r) { rows(op, r); });
 }
 
 double softplus64(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 
 namespace multihead::kernels {
 namespace {
@@ -30,10 +31,7 @@ std::vector<std::string> weight_dtype_names() {
 WeightDtype parse_weight_dtype(std::string_view text) {
   const std::optional<WeightDtype> found = find(text);
   if (found && format_of(*found).of_floats()) return *found;
-  const std::vector<std::string> names = weight_dtype_names();
-  std::string list = names[0];
-  for (size_t i = 1; i < names.size(); ++i) list += (i + 1 < names.size() ? ", " : " or ") + names[i];
-  throw ValueError(concat("weight_dtype: expected ", list, ", got '", text, "'"));
+  throw ValueError(concat("weight_dtype: expected ", one_of(weight_dtype_names()), ", got '", text, "'"));
 }
 
 int64_t packed_weight_bytes(WeightDtype dtype, int64_t out, int64_t in) {

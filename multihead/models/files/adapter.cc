@@ -40,12 +40,6 @@ bool is_default(const WeightRule& rule, size_t part) {
   return rule.parameter.ends_with("q_proj.weight") || rule.parameter.ends_with("v_proj.weight");
 }
 
-std::string joined(const std::set<std::string>& names) {
-  Enumeration list;
-  for (const std::string& name : names) list.add(name);
-  return list.text();
-}
-
 std::string file_in(const std::string& folder, const char* name) {
   return (fs::path(folder) / name).string();
 }
@@ -101,10 +95,12 @@ Adapter::Adapter(const std::vector<nn::NamedTensor>& parameters, const WeightMap
     const auto has = [&](const Part& part) { return is_named(part.layer, {target}); };
     MH_CHECK(std::any_of(targets_.begin(), targets_.end(),
                          [&](const Target& t) { return std::any_of(t.parts.begin(), t.parts.end(), has); }),
-             ValueError, "adapter: no layer is called ", quote(target), "; the layers are ", joined(known));
+             ValueError, "adapter: no layer is called ", quote(target), "; the layers are ",
+             Enumeration(known));
   }
   MH_CHECK(!targets_.empty(), ValueError,
-           "adapter: the model has no query and value projections; choose targets among ", joined(known));
+           "adapter: the model has no query and value projections; choose targets among ",
+           Enumeration(known));
   layers_ =
       options.targets.empty() ? std::vector<std::string>(chosen.begin(), chosen.end()) : options.targets;
 }

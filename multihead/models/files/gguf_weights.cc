@@ -98,9 +98,7 @@ void GgufWeights::check(const Views& views) const {
       problems += concat("\n  missing ", name, " ", view.shape());
     } else if (const auto& shape = found->second.shape;
                !std::equal(shape.begin(), shape.end(), view.shape().begin(), view.shape().end())) {
-      Enumeration got;
-      for (const int64_t size : shape) got.add(size);
-      problems += concat("\n  ", name, ": expected ", view.shape(), ", got [", got, "]");
+      problems += concat("\n  ", name, ": expected ", view.shape(), ", got [", Enumeration(shape), "]");
     }
   }
   for (const auto& [name, tensor] : file_.tensors()) {

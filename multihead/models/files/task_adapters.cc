@@ -40,10 +40,8 @@ const std::string& TaskAdapters::named(const std::string& task) const {
     if (found == tasks.end() && task == name) found = std::ranges::find(tasks, own);
   }
   if (found != tasks.end()) return *found;
-  Enumeration known;
-  for (const std::string& name : tasks) known.add(name);
   throw ValueError(concat("there is no adapter for the task ", quote(task, 80), "; ",
-                          tasks.empty() ? "the folder has none" : "the tasks are ", known));
+                          tasks.empty() ? "the folder has none" : "the tasks are ", Enumeration(tasks)));
 }
 
 std::vector<std::string> TaskAdapters::all_names() const {
