@@ -120,7 +120,7 @@ class SentenceEncoder(_TextEncoder):
             "similarity_fn_name": similarity_fn_name, "weights": weights, "pooling": pooling, "precision": precision})
 
     def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
-               output_value: str = "sentence_embedding", precision: str = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
+               output_value: str = "sentence_embedding", precision: str | None = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
                device: Any = None, normalize_embeddings: bool | None = None, truncate_dim: int | None = None, task: str | None = None) -> Any:
         """Vectors [n, dim] as NumPy f32, [dim] for a single str; convert_to_tensor=True gives a multihead Tensor.
         task: which route of a folder with a Router, 'query', 'document' or another of its own; which adapter of one
@@ -130,7 +130,9 @@ class SentenceEncoder(_TextEncoder):
         truncate_dim beyond the width keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
         them. output_value and device have one value.
         """
-        _only("SentenceEncoder", output_value=(output_value, "sentence_embedding"), device=(device, "cpu"))
+        if output_value != "sentence_embedding":  # None asks for the vectors of all tokens, too
+            raise ValueError(f"SentenceEncoder: output_value must be 'sentence_embedding', got {output_value!r}")
+        _only("SentenceEncoder", device=(device, "cpu"))
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
         route = self._route(task)
@@ -140,14 +142,11 @@ class SentenceEncoder(_TextEncoder):
         vectors = route.encode(
             texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or self.truncate_dim or 0,
             **self._work(batch_size, show_progress_bar))
-        if precision != "float32":
-            quantized = quantize_embeddings(vectors, precision)
-            return quantized[0] if single else quantized
-        if convert_to_tensor or not convert_to_numpy:
+        if precision in (None, "float32") and (convert_to_tensor or not convert_to_numpy):
             return vectors[0] if single else vectors
-        import numpy as np
-
-        array = np.asarray(vectors)
+        if convert_to_tensor:
+            raise ValueError(f"SentenceEncoder: vectors of {precision} are NumPy arrays: convert_to_tensor must be False")
+        array = quantize_embeddings(vectors, precision or "float32")
         return array[0] if single else array
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> np.ndarray[Any, Any]:
@@ -224,9 +223,11 @@ class SparseEncoder(_TextEncoder):
         self.max_active_dims = max_active_dims or self._encoder.max_active or None
 
     def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
-               convert_to_tensor: bool = True, convert_to_sparse_tensor: bool = True, device: Any = None, max_active_dims: int | None = None) -> Any:
+               convert_to_tensor: bool = True, convert_to_sparse_tensor: bool = True, device: Any = None, max_active_dims: int | None = None,
+               save_to_cpu: bool = True) -> Any:
         """SparseVectors [n, vocabulary], of a single str of one row; convert_to_sparse_tensor=False: NumPy f32, all
-        columns ([vocabulary] of a single str). max_active_dims: keeps the largest weights of each text."""
+        columns ([vocabulary] of a single str). max_active_dims: keeps the largest weights of each text.
+        save_to_cpu: they are there."""
         import numpy as np
 
         _only("SparseEncoder", device=(device, "cpu"))
@@ -355,6 +356,8 @@ def quantize_embeddings(embeddings: ArrayLike, precision: str, ranges: ArrayLike
         raise ValueError(f"quantize_embeddings: precision must be 'float32', 'int8', 'uint8', 'binary' or 'ubinary', got {precision!r}")
     if ranges is None:
         known = x if calibration_embeddings is None else np.asarray(calibration_embeddings, np.float32)
+        if len(x) == 0:
+            return np.empty(x.shape, precision)
         if len(known) < 2:
             raise ValueError(f"quantize_embeddings: {precision} needs ranges or calibration_embeddings for a single vector")
         ranges = np.stack([known.min(0), known.max(0)])

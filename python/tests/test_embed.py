@@ -39,7 +39,8 @@ def test_encode_takes_one_text_or_many(folder):
     wide = mh.SentenceEncoder(folder, truncate_dim=768)  # as sentence-transformers, which slices
     assert wide.get_sentence_embedding_dimension() == 20 == wide.encode(TEXTS).shape[1]
     assert np.array_equal(encoder.encode(TEXTS, device="cpu", precision="float32"), all_vectors)
-    for wrong in ({"device": "cuda"}, {"precision": "int3"}, {"output_value": "token_embeddings"}):
+    for wrong in ({"device": "cuda"}, {"precision": "int3"}, {"output_value": "token_embeddings"}, {"output_value": None},
+                  {"convert_to_tensor": True, "precision": "int8"}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             encoder.encode(TEXTS, **wrong)
     assert isinstance(encoder.encode(TEXTS, convert_to_tensor=True), mh.Tensor)

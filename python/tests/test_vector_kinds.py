@@ -177,6 +177,9 @@ def test_vectors_in_fewer_bits_are_those_of_sentence_transformers(precision):
 def test_vectors_in_fewer_bits_from_encode(splade):
     encoder = mh.SentenceEncoder(str(splade))
     x = encoder.encode(TEXTS)
+    assert np.array_equal(encoder.encode(TEXTS, precision=None), x)
+    for precision, width in (("int8", x.shape[1]), ("uint8", x.shape[1]), ("ubinary", (x.shape[1] + 7) // 8)):
+        assert encoder.encode([], precision=precision).shape == (0, width)
     assert np.array_equal(encoder.encode(TEXTS, precision="ubinary"), mh.embed.quantize_embeddings(x, "ubinary"))
     assert np.array_equal(encoder.encode(TEXTS[0], precision="ubinary"), mh.embed.quantize_embeddings(x, "ubinary")[0])
     with pytest.raises(ValueError, match="precision must be"):
