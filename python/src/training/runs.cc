@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/distributed/world.h"
@@ -219,7 +220,7 @@ void bind_linear_head(nb::module_& m) {
                      y = to_tensor(targets, {"fit_linear_head", "targets"});
         const auto type = value_of<models::ProblemType>(problem);
         MH_CHECK(type.has_value(), ValueError, "fit_linear_head: problem must be one of ",
-                 train::joined(word_list<models::ProblemType>()), ", got ", quote(problem));
+                 Enumeration(word_list<models::ProblemType>()), ", got ", quote(problem));
         Interrupt interrupt;
         const auto should_stop = [&] { return interrupt.came(); };
         const train::LinearHead head = unlocked([&] {
