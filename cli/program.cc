@@ -146,6 +146,7 @@ int run(const std::vector<std::string>& given) {
   num_threads(), kernels::current_isa();  // refuse environment variables before anything is written
   choose_precision(line.common);
   start_threads(line.common);
+  if (const std::string missing = kernels::missing_vectors(); !missing.empty()) note(line.common, missing);
   return verb->run(line.common);
 }
 

@@ -1,7 +1,9 @@
 # A folder of multihead/ becomes an object library, a test program and (option) a benchmark program.
 #   multihead_folder(ops LINK <third-party targets> DEPENDS <other folders> COLD <beginnings of files' paths>)
 # Sources are found by suffix: x.cc, x_test.cc, x_bench.cc lie side by side. The cold ones parse, check, or call loops
-# that lie elsewhere. Half of their compile time was optimisation, so releases compile them with -Og.
+# that lie elsewhere. Half of their compile time was optimisation, so releases compile them with -Og; by Clang, which makes
+# what is carried elsewhere (wheels, the static program, the browser's), for size.
+set(MULTIHEAD_COLD_OPTION $<$<CONFIG:Release>:$<IF:$<CXX_COMPILER_ID:Clang>,-Os,-Og>>)
 
 set(MULTIHEAD_FOLDERS "" CACHE INTERNAL "")
 
@@ -129,7 +131,7 @@ function(multihead_objects target folder kind sources)
   endif()
   set(headers "")
   if(kind STREQUAL "cold")
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:$<IF:$<BOOL:${EMSCRIPTEN}>,-Os,-Og>>)
+    target_compile_options(${target} PRIVATE ${MULTIHEAD_COLD_OPTION})
   elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(kind library)  # on ARM kernels have flags of their own
     set(headers <immintrin.h>)

@@ -10,6 +10,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
 #include "multihead/core/memory/storage.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/optim/adam.h"
 #include "multihead/optim/sgd.h"
@@ -96,6 +97,8 @@ std::string recipe_of(const TrainingSettings& s) {
   if (s.patience > 0) text += concat(", the end after ", s.patience, " without improvement");
   return text;
 }
+
+std::string joined(const std::vector<std::string>& names) { return Enumeration(names, 6).text(); }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                  const std::vector<nn::NamedTensor>& parameters) {

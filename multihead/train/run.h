@@ -110,6 +110,8 @@ std::array<double, 2> time_of(Task& task, Dtype precision);
 
 /// The recipe in a line: "470 steps, rate 2e-4 after 47 steps of warm-up, …".
 std::string recipe_of(const TrainingSettings& settings);
+/// "a, b, c and 4 more".
+std::string joined(const std::vector<std::string>& names);
 
 /// Throws ValueError: more ranks than shards, an adapter without a model whose weights stay.
 void check_request(const RunRequest& request, const TrainingSettings& settings);

@@ -59,6 +59,11 @@ bool parse(std::string_view name, Isa& isa) {
 // current_isa() does that.
 struct Setting {
   Isa best = best_of(hwy::SupportedTargets());
+#if HWY_ARCH_X86
+  bool lacks_vectors = best == Isa::baseline && (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3)) != 0;
+#else
+  bool lacks_vectors = false;
+#endif
   std::atomic<Isa> current{best};
   std::string bad_value;
 
@@ -156,6 +161,12 @@ bool int8_dots() {
 }
 
 void set_int8_dots(bool allowed) { int8_dots_allowed = allowed; }
+
+std::string missing_vectors() {
+  if (!setting().lacks_vectors) return "";
+  return "multihead was compiled for another CPU alone and has no vector code for this one: everything takes "
+         "many times as long; install it here, or with MULTIHEAD_TARGETS=all";
+}
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {

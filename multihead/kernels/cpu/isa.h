@@ -1,6 +1,7 @@
 // Which instruction set the kernels dispatch to.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace multihead::kernels {
@@ -31,6 +32,9 @@ bool bf16_dots_allowed();
 bool int8_dots();
 /// Forbids them, or allows them again. Not to be called while kernels run.
 void set_int8_dots(bool allowed);
+
+/// What to tell users if the CPU has AVX2 but this build, made for another CPU alone, no vectors for it; else "".
+std::string missing_vectors();
 
 std::string_view isa_name(Isa isa);
 /// "baseline", "avx2" or "avx512"; throws ValueError otherwise.

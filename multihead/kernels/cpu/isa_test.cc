@@ -35,5 +35,10 @@ TEST(IsaTest, SetIsaCapsAndRestores) {
   EXPECT_EQ(current_isa(), before);
 }
 
+TEST(IsaTest, ABuildWithVectorsLacksNone) {
+  if (best_isa() == Isa::baseline) GTEST_SKIP() << missing_vectors();
+  EXPECT_EQ(missing_vectors(), "");
+}
+
 }  // namespace
 }  // namespace multihead::kernels

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/train/lora.h"
 #include "multihead/train/model_card.h"
@@ -275,7 +274,7 @@ typename T::Summary train_task(const typename T::Run& request) {
     if (!timed.empty()) observer->on_note(timed);
     observer->on_note(recipe_of(run.settings));
     if (!run.init.empty() && !task.fresh().empty()) {
-      observer->on_note(concat("new, with random weights: ", Enumeration(task.fresh(), 6)));
+      observer->on_note(concat("new, with random weights: ", joined(task.fresh())));
     }
     for (const std::string& warning : task.warnings()) observer->on_warning(warning);
   }
