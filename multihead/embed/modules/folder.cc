@@ -19,7 +19,8 @@ std::string Prompts::resolve(const char* who, const std::optional<std::string>& 
   if (chosen.empty()) return "";
   const auto found = texts.find(chosen);
   if (found != texts.end()) return found->second;
-  const Enumeration known(std::views::keys(texts));
+  Enumeration known;
+  for (const auto& [other, text] : texts) known.add(other);
   throw ValueError(concat(who, ": prompt_name ", quote(chosen), " is unknown; the folder has ",
                           known.empty() ? "none" : known.text()));
 }
