@@ -121,9 +121,8 @@ std::set<std::string> SentenceEncoder::tasks() const {
 
 SentenceEncoder SentenceEncoder::for_task(const std::string& task) const {
   const std::set<std::string> all = tasks();
-  Enumeration known;
-  for (const std::string& name : all) known.add(name);
-  MH_CHECK(all.contains(task), ValueError, "there is no task ", quote(task, 80), "; the tasks are ", known);
+  MH_CHECK(all.contains(task), ValueError, "there is no task ", quote(task, 80), "; the tasks are ",
+           Enumeration(all));
   SentenceEncoder own = source_.routes.empty() ? *this : route(task);
   const std::string prompt = own.prompts_.name_of(task);
   const bool has_none = prompt.empty() && own.source_.adapter.empty() && value_of<TextTask>(task);

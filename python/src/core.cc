@@ -119,10 +119,6 @@ void bind_core(nb::module_& m) {
   m.def(
       "isa", [] { return std::string(kernels::isa_name(kernels::current_isa())); },
       "The instruction set of the kernels: 'baseline', 'avx2' or 'avx512'. MULTIHEAD_ISA caps it.");
-  if (const std::string missing = kernels::missing_vectors();
-      !missing.empty() && PyErr_WarnEx(PyExc_RuntimeWarning, missing.c_str(), 1) != 0) {
-    throw nb::python_error();
-  }
   m.def(
       "cpu_name", [] { return std::string(kernels::cpu_name()); }, "The CPU's name.");
   m.def(
@@ -138,6 +134,10 @@ void bind_core(nb::module_& m) {
       },
       "Current and peak bytes of tensors, and free bytes kept for reuse.");
   m.def("release_cached_memory", &release_cached_memory, "Returns cached memory to the system.");
+  if (const std::string missing = kernels::missing_vectors();
+      !missing.empty() && PyErr_WarnEx(PyExc_RuntimeWarning, missing.c_str(), 1) != 0) {
+    throw nb::python_error();
+  }
 }
 
 }  // namespace multihead::python

@@ -12,8 +12,8 @@ namespace multihead::models::detail {
 /// Throws IoError, FormatError.
 bool is_gguf_encoder(const std::string& path);
 
-/// Without a head; weights as load_gguf() has them. Everything in the file that
-/// would change the model is either followed or refused by name. Throws IoError, FormatError, MemoryError.
+/// Without a head; weights as load_gguf() has them. Everything in the file that would change the model is either
+/// followed or refused by name. Throws IoError, FormatError, MemoryError.
 Encoder load_gguf_encoder(const std::string& path, bool as_f32 = false,
                           std::optional<nn::WeightDtype> packed_as = {});
 

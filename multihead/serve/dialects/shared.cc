@@ -117,11 +117,9 @@ std::string read_task(Fields& fields, const ServedModel& model) {
   std::string task = fields.text("task");
   const std::set<std::string> tasks = model.encoder().tasks();
   if (task.empty() || tasks.contains(task)) return task;
-  Enumeration known;
-  for (const std::string& name : tasks) known.add(name);
   throw ApiError(400,
                  concat("the model ", quote(model.model.name), " has no task ", quote(task, 80),
-                        "; its tasks are ", known),
+                        "; its tasks are ", Enumeration(tasks)),
                  "task");
 }
 
