@@ -31,13 +31,14 @@ def pooled(hidden, mask):
 
 
 class Rows:
-    """Token ids of a batch, padded, with their mask, by the folder's tokenizer."""
+    """Token ids of a batch, cut where sentence-transformers cuts, padded, with their mask, by the folder's tokenizer."""
 
     def __init__(self, folder):
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.tokenizer.enable_truncation(256)
+        config = json.loads((folder / "sentence_bert_config.json").read_text())
+        self.tokenizer.enable_truncation(config["max_seq_length"])
         self.tokenizer.enable_padding()
 
     def __call__(self, texts):
@@ -76,7 +77,6 @@ def sentence_transformers(precision):
         torch.set_num_threads(threads)
         model = SentenceTransformer(str(folder), device="cpu", model_kwargs={
             "dtype": torch.bfloat16 if precision == "bf16" else torch.float32})
-        model.max_seq_length = 256
         return lambda texts: model.encode(texts, batch_size=len(texts), normalize_embeddings=True)
 
     return load
@@ -238,7 +238,7 @@ def main():
     print(f"{options.folder.name}, {len(texts)} texts, {options.threads} threads, {datetime.date.today()}; texts/s")
     print(f"{'':28}{'one':>8}{'batches':>9}{'sorted':>8}{'differs':>10}")
     for name, row in report.items():
-        print(f"{name:28}{row['one']:8.0f}{row['batches']:9.0f}{row['sorted']:8.0f}{row.get('differs', float('nan')):10.1e}")
+        print(f"{name:28}{row['one']:8.1f}{row['batches']:9.1f}{row['sorted']:8.1f}{row.get('differs', float('nan')):10.1e}")
 
 
 if __name__ == "__main__":
