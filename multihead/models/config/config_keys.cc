@@ -76,6 +76,8 @@ const std::vector<std::string>& neutral_keys() {
         // heads of other tasks
         "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
         "task_specific_params", "classifier_dropout", "classif_dropout",
+        // the sizes that a text's vector may be cut to, for servers
+        "is_matryoshka", "matryoshka_dimensions",
         // what sentence-transformers does with a head's logits (embed/text_classifier.cc)
         "sentence_transformers", "sbert_ce_default_activation_function",
         // tokenizers

@@ -89,6 +89,7 @@ TEST(ConfigKeysTest, UnknownKeysAreRefusedUnlessTheySayNothing) {
                                                    {"task_specific_params", Json::object({{"a", 1}})},
                                                    {"bad_words_ids", Json::array()},
                                                    {"num_beams", 6},
+                                                   {"matryoshka_dimensions", std::vector<Json>{256}},
                                                    {"unsloth_version", "2024.9"},
                                                    {"_attn_implementation_autoset", true},
                                                    {"temperature", 0.6}}) {
@@ -359,6 +360,7 @@ TEST(GenerationConfigTest, KeysAreReadOrRefused) {
                          {"eos_token_id", Json(std::vector<Json>{3, 5})},
                          {"max_length", 512},
                          {"num_beams", 6},
+                         {"matryoshka_dimensions", std::vector<Json>{256}},
                          {"bad_words_ids", Json(std::vector<Json>{Json(std::vector<Json>{9})})},
                          {"suppress_tokens", Json(std::vector<Json>{1})},
                          {"renormalize_logits", true},

@@ -30,8 +30,7 @@ ConfigKeys<C> published_keys() {
       R::joined({keys("XLMRoberta", encoder_rotary_key("rotary_emb_base", 10000)),
                  {R::only("position_embedding_type", "rotary"), R::only("emb_pooler", "mean")}}),
       {"lora_adaptations", "lora_rank", "lora_alpha", "lora_dropout_p", "lora_main_params_trainable",
-       "load_trained_adapters", "task_instructions", "matryoshka_dimensions", "use_flash_attn",
-       "use_reentrant", "output_past"});
+       "load_trained_adapters", "task_instructions", "use_reentrant"});
 }
 
 bool is_rotary(io::ConfigReader& r) {
