@@ -24,6 +24,7 @@
 //           the arithmetic: f64 for f64, else f32. `void*` is memory of that type.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -288,6 +289,19 @@ struct AttentionGradient {
     return d_bias || d_relative_bias || d_alibi_slopes || d_relative_key || d_relative_value || d_captured;
   }
 };
+
+/// The gradient of a term that has `width` numbers for each head, at sample · batch_stride + head · head_stride;
+/// stride 0: all share them. Null: not wanted.
+struct HeadGradient {
+  void* to;
+  int64_t width, batch_stride, head_stride;
+};
+enum HeadTerm : size_t { relative_bias_numbers, alibi_slope, kHeadTerms };
+/// A row per HeadTerm. The backward pass sums each key block's share of them on its own (HeadSums).
+inline std::array<HeadGradient, kHeadTerms> head_gradients(const ScoreTerms& t, const AttentionGradient& g) {
+  return {{{t.relative_bias ? g.d_relative_bias : nullptr, t.relative_span, 0, t.relative_stride},
+           {t.alibi_slopes ? g.d_alibi_slopes : nullptr, 1, t.alibi_batch_stride, t.alibi_stride}}};
+}
 
 /// f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32; in the forward pass
 /// with bf16_dots(), probabilities are rounded to bf16 before the product with the values, with bf16_tiles()

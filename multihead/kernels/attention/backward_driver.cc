@@ -2,6 +2,7 @@
 // blocks of some heads. Both orders add in the same sequence, so the bits agree.
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <vector>
 
 #include "multihead/core/threads/parallel.h"
@@ -33,13 +34,12 @@ JobShape shape_of(const BackwardCall& call, int64_t queries, int64_t keys) {
 
 // Sizes in floats of the parts of a job's memory.
 struct JobLayout {
-  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative, alibi, relative_key, relative_value,
-      done;
+  int64_t row_tiles, qt, d_out_t, d_query, delta, query, d_out, relative_key, relative_value, done;
+  std::array<int64_t, kHeadTerms> head_sums;
   JobLayout(const BackwardCall& call, const JobShape& s) {
     const AttentionProblem& p = *call.forward.p;
     const ScoreTerms& t = *call.forward.terms;
     const int64_t lanes = s.tiles * kTileRows;
-    const AttentionGradient& g = call.gradient;
     row_tiles = s.tiles * static_cast<int64_t>(sizeof(RowTile) / sizeof(float));
     qt = s.tiles * call.operands.qt;
     d_out_t = s.tiles * call.operands.d_out_t;
@@ -47,16 +47,18 @@ struct JobLayout {
     delta = lanes;
     query = s.tiles * call.operands.query;
     d_out = s.tiles * call.operands.d_out;
-    relative = g.d_relative_bias && t.relative_bias ? padded(s.blocks * p.group() * t.relative_span) : 0;
-    alibi = g.d_alibi_slopes && t.alibi_slopes ? padded(s.blocks * p.group()) : 0;
+    const auto terms = head_gradients(t, call.gradient);
+    for (size_t i = 0; i < terms.size(); ++i) {
+      head_sums[i] = terms[i].to ? padded(s.blocks * p.group() * terms[i].width) : 0;
+    }
     relative_key = wants_relative_key(call) ? p.group() * t.relative_key.span * call.head_columns : 0;
     relative_value =
         wants_relative_value(call) ? p.group() * t.relative_value.span * call.forward.value_columns : 0;
     done = padded(s.tiles);
   }
   int64_t total() const {
-    return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative + alibi + relative_key +
-           relative_value + done;
+    return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative_key + relative_value +
+           done + std::accumulate(head_sums.begin(), head_sums.end(), int64_t{0});
   }
 };
 
@@ -74,16 +76,12 @@ Chains chains_of(const BackwardCall& call) {
     c.head_shared = t.bias_strides.head == 0;
     c.key_shared = t.bias_strides.key == 0;
   }
-  if (g.d_relative_bias) {
-    c.batch_shared = true;
-    c.head_shared = c.head_shared || t.relative_stride == 0;
+  for (const HeadGradient& term : head_gradients(t, g)) {
+    c.batch_shared = c.batch_shared || (term.to && term.batch_stride == 0);
+    c.head_shared = c.head_shared || (term.to && term.head_stride == 0);
   }
   c.batch_shared = c.batch_shared || wants_relative_key(call) || wants_relative_value(call);
   if (call.gradient.d_captured) c.batch_shared = c.head_shared = true;
-  if (g.d_alibi_slopes) {
-    c.batch_shared = c.batch_shared || t.alibi_batch_stride == 0;
-    c.head_shared = c.head_shared || t.alibi_stride == 0;
-  }
   return c;
 }
 
@@ -137,15 +135,15 @@ void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* 
   job.lse = take(layout.delta);
   job.query = take(layout.query);
   job.d_out = take(layout.d_out);
-  job.relative = take(layout.relative);
-  job.alibi = take(layout.alibi);
+  for (size_t i = 0; i < kHeadTerms; ++i) {
+    job.head_sums[i] = take(layout.head_sums[i]);
+    std::fill_n(job.head_sums[i], layout.head_sums[i], 0.0f);
+  }
   job.relative_key = take(layout.relative_key);
   job.relative_value = take(layout.relative_value);
   job.done = reinterpret_cast<std::atomic<int32_t>*>(take(layout.done));
   for (int64_t i = 0; i < s.tiles; ++i)
     new (&job.done[i]) std::atomic<int32_t>(0), new (&job.row_tiles[i]) RowTile;
-  std::fill_n(job.relative, layout.relative, 0.0f);
-  std::fill_n(job.alibi, layout.alibi, 0.0f);
   std::fill_n(job.relative_key, layout.relative_key, 0.0f);
   std::fill_n(job.relative_value, layout.relative_value, 0.0f);
 }

@@ -38,29 +38,21 @@ void each_table(const BackwardCall& call, const BackwardJob& job, const Body& f)
   }
 }
 
-// The head's private sums of d_relative_bias and d_alibi_slopes, block after block; its sums of the tables of vectors.
+// The head's private sums of the terms' gradients, block after block; its sums of the tables of vectors.
 void add_term_gradients(const BackwardCall& call, const BackwardJob& job) {
-  const AttentionProblem& p = *call.forward.p;
-  const ScoreTerms& t = *call.forward.terms;
-  const AttentionGradient& g = call.gradient;
-  const int64_t group = p.group();
+  const int64_t group = call.forward.p->group();
   each_table(call, job,
              [&](const float* sums, const RelativeTable& table, float* to, int64_t dim, int64_t, float) {
                const int64_t count = group * table.span * dim;
                for (int64_t i = 0; i < count; ++i) to[job.kv * count + i] += sums[i];
              });
-  for (int64_t n = 0; n < job.blocks; ++n) {
-    for (int64_t i = 0; i < group; ++i) {
-      const int64_t h = job.kv * group + i;
-      if (job.relative) {
-        const float* from = job.relative + (n * group + i) * t.relative_span;
-        float* to = as_floats(g.d_relative_bias) + h * t.relative_stride;
-        for (int64_t d = 0; d < t.relative_span; ++d) to[d] += from[d];
-      }
-      if (job.alibi) {
-        const int64_t at = job.b * t.alibi_batch_stride + h * t.alibi_stride;
-        as_floats(g.d_alibi_slopes)[at] += job.alibi[n * group + i];
-      }
+  const auto terms = head_gradients(*call.forward.terms, call.gradient);
+  for (size_t term = 0; term < kHeadTerms; ++term) {
+    const HeadGradient& x = terms[term];
+    for (int64_t i = 0; x.to && i < job.blocks * group; ++i) {
+      const int64_t head = job.kv * group + i % group;
+      float* to = as_floats(x.to) + job.b * x.batch_stride + head * x.head_stride;
+      for (int64_t d = 0; d < x.width; ++d) to[d] += job.head_sums[term][i * x.width + d];
     }
   }
 }

@@ -455,10 +455,11 @@ void zero_score_gradients(const AttentionProblem& p, const ScoreTerms& t, const 
       }
     }
   }
-  for (int64_t h = 0; h < p.heads; ++h) {
-    zero(g.d_relative_bias, h * t.relative_stride, t.relative_span);
-    for (int64_t b = 0; b < extent(p.batch, t.alibi_batch_stride); ++b) {
-      zero(g.d_alibi_slopes, b * t.alibi_batch_stride + h * t.alibi_stride, 1);
+  for (const HeadGradient& term : head_gradients(t, g)) {
+    for (int64_t b = 0; b < extent(p.batch, term.batch_stride); ++b) {
+      for (int64_t h = 0; h < p.heads; ++h) {
+        zero(term.to, b * term.batch_stride + h * term.head_stride, term.width);
+      }
     }
   }
   zero(g.d_relative_key, 0, p.heads * t.relative_key.span * p.head_dim);

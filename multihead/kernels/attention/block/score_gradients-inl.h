@@ -177,6 +177,16 @@ HWY_INLINE void AlibiGradient(const LaneTerms& lanes, int64_t group, const RowTi
   for (int row = 0; row < t.rows; ++row) alibi[t.head[row] - t.kv * group] -= sum[row];
 }
 
+// Each term's share of a key block.
+HWY_INLINE void AddToHeadSums(const ScoreTerms& terms, const LaneTerms& lanes, int64_t group,
+                              const RowTile& t, const BlockRange& r, const float* ds, const HeadSums& sums,
+                              int64_t block) {
+  if (float* relative = sums[relative_bias_numbers]) {
+    RelativeGradient(terms, group, t, r, ds, relative + block * group * terms.relative_span);
+  }
+  if (float* alibi = sums[alibi_slope]) AlibiGradient(lanes, group, t, r, ds, alibi + block * group);
+}
+
 // Operands of a tile's relative key gradients.
 struct RelativeKeyArgs {
   const RelativeTable* table;

@@ -204,7 +204,6 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
                    const LaneTerms& lanes, int64_t block, const BackwardBuffers& b) {
   const F d;
   const ScoreTerms& terms = *call.forward.terms;
-  const int64_t group = call.forward.p->group();
   const auto behind_function = [&] {
     const ScoreFunction& f = terms.score_function;
     BackwardScoreFunction(f, t, r, b.raw, b.ds, job.captured + block % job.copies * f.captured);
@@ -212,10 +211,7 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
   if (b.raw && terms.weights()) behind_function();
   float* d_bias = as_floats(call.gradient.d_bias);
   if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, b.extra);
-  if (job.relative) {
-    RelativeGradient(terms, group, t, r, b.ds, job.relative + block * group * terms.relative_span);
-  }
-  if (job.alibi) AlibiGradient(lanes, group, t, r, b.ds, job.alibi + block * group);
+  AddToHeadSums(terms, lanes, call.forward.p->group(), t, r, b.ds, job.head_sums, block);
   if (terms.weights() ? terms.softcap <= 0 : !terms.nonlinear()) return;
   for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
     const int g = lane / kGroupRows;
