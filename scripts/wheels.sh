@@ -54,11 +54,9 @@ for python in "${@:-python3}"; do
   # A platform by name would have to be one of this machine's.
   audit=(--plat auto)
   if [[ $platform == musl* ]]; then
-    # auditwheel takes another C library than this machine's from the wheel's name, and wants to see a file of it.
+    # auditwheel takes another C library than this machine's from the wheel's name, and would put a copy of it inside.
     "$env/bin/python" -m wheel tags --remove --platform-tag "$platform" "$folder"/wheel/*.whl
-    mkdir -p "$folder/libc"
-    "$folder/cc" -shared -nostdlib -x c /dev/null -o "$folder/libc/libc.so"
-    audit+=(--ldpaths "$folder/libc")
+    audit+=(--exclude libc.so)
   fi
   PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair "${audit[@]}" --wheel-dir dist "$folder"/wheel/*.whl
   # auditwheel names the oldest system that will do, which can be older than the compiler's target.
