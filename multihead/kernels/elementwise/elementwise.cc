@@ -145,19 +145,20 @@ HWY_INLINE Pack Apply(Smaller, Pack a, Pack b) { return Map(SmallerOp(), a, b); 
 
 template <class Op, class T>
 HWY_INLINE void BinaryRow(Op op, const BinaryArgs<T>& r) {
+  // Copies stay in registers; members would be read again after each store.
+  const T *a = r.a, *b = r.b;
+  T* y = r.y;
   if constexpr (std::is_same_v<Op, Power>) {
     binary_row_plain(r, op);
   } else if (r.step_a == 1 && r.step_b == 1) {
     ForPacks(r.count, [&](int64_t i, auto at)
-                          HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), at.Load(r.b + i)), r.y + i); });
+                          HWY_ATTR { at.Store(Apply(op, at.Load(a + i), at.Load(b + i)), y + i); });
   } else if (r.step_a == 1 && r.step_b == 0) {
-    const Pack b = Set(static_cast<float>(*r.b));
-    ForPacks(r.count,
-             [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(r.a + i), b), r.y + i); });
+    const Pack vb = Set(static_cast<float>(*b));
+    ForPacks(r.count, [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(a + i), vb), y + i); });
   } else if (r.step_a == 0 && r.step_b == 1) {
-    const Pack a = Set(static_cast<float>(*r.a));
-    ForPacks(r.count,
-             [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, a, at.Load(r.b + i)), r.y + i); });
+    const Pack va = Set(static_cast<float>(*a));
+    ForPacks(r.count, [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, va, at.Load(b + i)), y + i); });
   } else {
     binary_row_plain(r, op);
   }
