@@ -30,7 +30,7 @@ struct BackwardCall {
   BackwardOperands operands;
 };
 
-/// A key head's shares of the gradients of terms, by HeadTerm: [block][group][width]; null: not wanted.
+/// By HeadTerm; null: not wanted.
 using HeadSums = std::array<float*, kHeadTerms>;
 
 /// One key head of one sample: all its query rows, prepared once and then used by every key block.
@@ -38,14 +38,14 @@ struct BackwardJob {
   int64_t b = 0, kv = 0, rows = 0, tiles = 0, blocks = 0;
   int64_t span = 0, span_tiles = 0;  // tiles do not cross multiples of `span` rows: one head or several whole
   RowTile* row_tiles = nullptr;
-  float* qt = nullptr;       // [tile][head_dim][kTileRows] scaled queries, or packed
-  float* d_out_t = nullptr;  // [tile][value_dim][kTileRows], or packed
-  float* d_query = nullptr;  // [tile][kTileRows][head_columns], not yet scaled
-  float* delta = nullptr;    // [tile][kTileRows] ⟨out, d_out⟩ - d_lse
-  float* lse = nullptr;      // [tile][kTileRows], +inf for empty rows
-  float* query = nullptr;    // [tile][kTileRows][head_columns] if staged, or packed
-  float* d_out = nullptr;    // [tile][kTileRows][value_columns] if staged, or packed
-  HeadSums head_sums = {};
+  float* qt = nullptr;                    // [tile][head_dim][kTileRows] scaled queries, or packed
+  float* d_out_t = nullptr;               // [tile][value_dim][kTileRows], or packed
+  float* d_query = nullptr;               // [tile][kTileRows][head_columns], not yet scaled
+  float* delta = nullptr;                 // [tile][kTileRows] ⟨out, d_out⟩ - d_lse
+  float* lse = nullptr;                   // [tile][kTileRows], +inf for empty rows
+  float* query = nullptr;                 // [tile][kTileRows][head_columns] if staged, or packed
+  float* d_out = nullptr;                 // [tile][kTileRows][value_columns] if staged, or packed
+  HeadSums head_sums = {};                // [block][group][HeadGradient::width]
   float* relative_key = nullptr;          // [group][relative_key.span][head_columns], not yet scaled
   float* relative_value = nullptr;        // [group][relative_value.span][value_columns]
   float* captured = nullptr;              // [copies][ScoreFunction::captured], the call's

@@ -177,7 +177,7 @@ HWY_INLINE void AlibiGradient(const LaneTerms& lanes, int64_t group, const RowTi
   for (int row = 0; row < t.rows; ++row) alibi[t.head[row] - t.kv * group] -= sum[row];
 }
 
-// Each term's share of a key block.
+// Adds a tile's gradients to each term's sums of the key block.
 HWY_INLINE void AddToHeadSums(const ScoreTerms& terms, const LaneTerms& lanes, int64_t group,
                               const RowTile& t, const BlockRange& r, const float* ds, const HeadSums& sums,
                               int64_t block) {
