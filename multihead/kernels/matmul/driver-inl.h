@@ -424,7 +424,8 @@ void MultiplyWith(const typename Engine::Args& g) {
   constexpr int64_t lanes = kLanesOf<Real>;
   const Product<Engine> product(g);
   const int64_t flops = std::max(2 * g.m, g.m <= kFewRows ? kReadCost : 0) * g.n * g.k;
-  const int threads = flops < kSerialFlops ? 1 : num_threads();
+  constexpr int64_t slower = sizeof(Real) / sizeof(float);  // f64 has half the lanes
+  const int threads = flops * slower < kSerialFlops ? 1 : num_threads();
   const bool whole_vectors = g.n % lanes == 0, words_in_place = product.b.first != nullptr;
   if constexpr (std::is_same_v<Real, float>) {
     if (product.a.first != nullptr && words_in_place && g.ta == Transpose::no) {

@@ -28,18 +28,22 @@ inline double activate(Activation activation, double x) {
   }
 }
 
+// The epilogue of a row of C from `at` on: step by step, so that the compiler makes vectors of all but the functions.
+inline void FinishRow(const GemmArgs<double>& g, int64_t at, const double* bias, int64_t columns) {
+  double* c = g.c + at;
+  // Without a bias 0 is added: -0 becomes 0.
+  for (int64_t j = 0; j < columns; ++j) c[j] += bias != nullptr ? bias[j] : 0.0;
+  if (g.pre_activation != nullptr) std::copy_n(c, columns, g.pre_activation + at);
+  for (int64_t j = 0; j < columns && g.activation != Activation::none; ++j)
+    c[j] = activate(g.activation, c[j]);
+  for (int64_t j = 0; j < columns && g.factor != nullptr; ++j) c[j] *= g.factor[at + j];
+  for (int64_t j = 0; j < columns && g.residual != nullptr; ++j) c[j] += g.residual[at + j];
+}
+
 // The epilogue of a block of C.
 inline void Finish(const GemmArgs<double>& g, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  for (int64_t i = row; i < row + rows; ++i) {
-    for (int64_t j = column; j < column + columns; ++j) {
-      const int64_t at = i * g.ldc + j;
-      double x = g.c[at] + (g.bias != nullptr ? g.bias[j] : 0.0);
-      if (g.pre_activation != nullptr) g.pre_activation[at] = x;
-      x = activate(g.activation, x);
-      if (g.factor != nullptr) x *= g.factor[at];
-      g.c[at] = g.residual != nullptr ? x + g.residual[at] : x;
-    }
-  }
+  const double* bias = g.bias != nullptr ? g.bias + column : nullptr;
+  for (int64_t i = row; i < row + rows; ++i) FinishRow(g, i * g.ldc + column, bias, columns);
 }
 
 }  // namespace multihead::kernels
