@@ -25,7 +25,23 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME multihead)
 set(CPACK_DEBIAN_MPI_PACKAGE_NAME multihead-mpi)
 set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "multihead (= ${PROJECT_VERSION})")
-set(CPACK_COMPONENT_MPI_DESCRIPTION "Training on several machines by MPI")
+set(CPACK_COMPONENT_UNSPECIFIED_DESCRIPTION "The command line trains, runs and serves language models, encoders and
+translators; the C++ library, its headers and its C interface are for one's
+own programs. Results do not depend on the number of threads.")
+set(CPACK_COMPONENT_MPI_DESCRIPTION "What the program loads to train on several machines by MPI, and what alone of
+multihead needs an MPI library. A program that is started by mpirun or srun
+takes the module that belongs to its launcher.")
+# What Debian's policy wants of every package.
+string(TIMESTAMP release_date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+configure_file(${PROJECT_SOURCE_DIR}/packaging/changelog.in ${PROJECT_BINARY_DIR}/changelog @ONLY)
+file(ARCHIVE_CREATE OUTPUT ${PROJECT_BINARY_DIR}/changelog.gz PATHS ${PROJECT_BINARY_DIR}/changelog
+     FORMAT raw COMPRESSION GZip COMPRESSION_LEVEL 9)
+set(policy_files ${PROJECT_SOURCE_DIR}/packaging/copyright ${PROJECT_BINARY_DIR}/changelog.gz)
+install(FILES ${policy_files} ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(TARGET multihead_openmpi OR TARGET multihead_mpich)
+  install(FILES ${policy_files} DESTINATION ${CMAKE_INSTALL_DOCDIR}-mpi COMPONENT mpi)
+endif()
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 include(CPack)

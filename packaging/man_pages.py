@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes manual pages from the program's own help: multihead.1 and one page a verb, multihead-train-lm.1.
+"""Writes manual pages from the program's own help: multihead.1.gz and one page a verb, multihead-train-lm.1.gz.
 
     packaging/man_pages.py PROGRAM FOLDER
 """
 
+import gzip
 import pathlib
 import re
 import subprocess
@@ -55,10 +56,11 @@ def main():
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     version = " ".join(version.split()[:2])
     verbs = command_page.read([program])
+    pages = {name_of(verb): verb_page(verb, *entry, version) for verb, entry in verbs.items()}
+    pages["multihead"] = main_page(verbs, version)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "multihead.1").write_text(main_page(verbs, version), "utf-8")
-    for verb, entry in verbs.items():
-        (folder / f"{name_of(verb)}.1").write_text(verb_page(verb, *entry, version), "utf-8")
+    for name, page in pages.items():
+        (folder / f"{name}.1.gz").write_bytes(gzip.compress(page.encode(), mtime=0))  # the same bytes at every build
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ std::string zsh() {
   return "#compdef multihead\n# zsh completion for multihead; load it with: source <(multihead completion "
          "zsh)\n"
          "autoload -U +X bashcompinit && bashcompinit\n" +
-         bash();
+         bash() +
+         // Loaded from a folder of completions, this is the function that was called: the first time it must answer, too.
+         "[[ ${funcstack[1]} != _multihead ]] || _bash_complete -o filenames -F _multihead\n";
 }
 
 std::string fish_quoted(const std::string& text) {

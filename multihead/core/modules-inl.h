@@ -8,8 +8,8 @@
 
 namespace multihead {
 
-/// The files named `name` beside the program, beside the shared library (or Python extension) that holds this code, and
-/// where the program's prefix has its libraries.
+/// The files named `name` beside the program, beside the shared library (or Python extension) that holds this code or in
+/// a folder `multihead` there, and where the program's prefix has its modules.
 std::vector<std::filesystem::path> find_modules(const std::string& name);
 
 /// The address of `function` in the module at `path`. Throws ValueError with the loader's words.

@@ -19,9 +19,12 @@ std::vector<fs::path> find_modules(const std::string& name) {
   // A program's own code is said to be in argv[0], which without a slash is no path.
   if (dladdr(reinterpret_cast<void*>(&find_modules), &info) != 0 && info.dli_fname != nullptr) {
     const fs::path library = info.dli_fname;
-    if (library.has_parent_path()) folders.push_back(fs::absolute(library, ignored).parent_path());
+    if (library.has_parent_path()) {
+      folders.push_back(fs::absolute(library, ignored).parent_path());
+      folders.push_back(folders.back() / "multihead");  // where a shared library is installed
+    }
   }
-  folders.push_back(program.parent_path() / MULTIHEAD_LIBDIR);
+  folders.push_back(program.parent_path() / MULTIHEAD_MODULES);
   std::vector<fs::path> found;
   for (const fs::path& folder : folders) {
     if (fs::exists(folder / name, ignored)) found.push_back(folder / name);

@@ -59,11 +59,20 @@ check_prefix() {  # no path of the build or of the first prefix may remain in th
   [[ -z $(find "$1/include" -type d -empty) ]] || { echo "empty folders were installed" >&2; exit 1; }
 }
 
+run_program() {  # run_program PREFIX: it starts, and finds the modules that were installed
+  [[ -x $1/bin/multihead ]] || return 0
+  "$1/bin/multihead" --version
+  [[ -n $(find "$1" -name multihead_sockets.so) ]] || return 0
+  local said
+  said=$("$1/bin/multihead" lab nowhere 2>&1 || true)
+  [[ $said != *"needs multihead_sockets.so"* ]] || { echo "$said" >&2; exit 1; }
+}
+
 step "install static, then move the prefix"
 cmake --install "$build_dir" --prefix "$work/first" >"$work/install.log"
 mv "$work/first" "$work/moved"
 check_prefix "$work/moved"
-if [[ -x $work/moved/bin/multihead ]]; then "$work/moved/bin/multihead" --version; fi
+run_program "$work/moved"
 
 build_outside find-static find_package -DCMAKE_PREFIX_PATH="$work/moved"
 
@@ -88,7 +97,7 @@ cmake --install "$work/shared" --prefix "$work/first" >>"$work/shared.log"
 mv "$work/first" "$work/moved-shared"
 rm -rf "$work/shared"  # so that nothing is found there
 check_prefix "$work/moved-shared"
-if [[ -x $work/moved-shared/bin/multihead ]]; then "$work/moved-shared/bin/multihead" --version; fi
+run_program "$work/moved-shared"
 build_outside find-shared find_package -DCMAKE_PREFIX_PATH="$work/moved-shared"
 if command -v pkg-config >/dev/null; then with_pkg_config pkg-config-shared "$work/moved-shared"; fi
 
