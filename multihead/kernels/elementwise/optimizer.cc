@@ -110,7 +110,7 @@ void SgdRun(const SgdState<float>& s, const SgdFactors<float>& f) {
 }
 
 // Eight virtual f64 lanes; products of two floats are exact in f64.
-double SumOfSquaresRun(const float* x, int64_t count) {
+double SumOfSquares(const float* x, int64_t count) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> half;
   constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::CappedTag<double, 8>()));
@@ -133,6 +133,10 @@ double SumOfSquaresRun(const float* x, int64_t count) {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
+void SumOfSquaresRuns(const float* x, int64_t count, int64_t runs, double* sums) {
+  for (; runs > 0; --runs, x += count) *sums++ = SumOfSquares(x, count);
+}
+
 }  // namespace multihead::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -145,7 +149,7 @@ constexpr int64_t kSumParts = 256;
 
 HWY_EXPORT(AdamRun);
 HWY_EXPORT(SgdRun);
-HWY_EXPORT(SumOfSquaresRun);
+HWY_EXPORT(SumOfSquaresRuns);
 
 }  // namespace
 
@@ -190,7 +194,7 @@ void sgd_step(const SgdState<double>& s, const SgdArgs& args) {
 }
 
 double sum_of_squares(const float* x, int64_t count) {
-  return blocked_sum<kSumParts, 4096, 8>(x, count, HWY_DYNAMIC_DISPATCH(SumOfSquaresRun));
+  return blocked_sum<double, kSumParts, 4096, 8>(x, count, HWY_DYNAMIC_DISPATCH(SumOfSquaresRuns));
 }
 
 double sum_of_squares(const double* x, int64_t count) {

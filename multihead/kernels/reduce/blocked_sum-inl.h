@@ -10,20 +10,20 @@
 
 namespace multihead::kernels {
 
-/// Adds run(x, n) over at most kParts blocks of a multiple of kMultiple elements, kSmallest at least; the
-/// blocks in parallel, their sums in order.
-template <int64_t kParts, int64_t kSmallest, int64_t kMultiple, class T, class Run>
+/// Adds the sums of at most kParts blocks of a multiple of kMultiple elements, kSmallest at least; the blocks in
+/// parallel, their sums in order. run(x, n, blocks, sums) makes those of blocks of n elements that follow each other.
+template <class Sum, int64_t kParts, int64_t kSmallest, int64_t kMultiple, class T, class Run>
 double blocked_sum(const T* x, int64_t count, Run run) {
   const int64_t block = std::max(kSmallest, (count / kParts + kMultiple) / kMultiple * kMultiple);
-  std::array<double, kParts> parts = {};
+  std::array<Sum, kParts> parts = {};
   constexpr int64_t kGrain = 1 << 15;  // elements: what takes as long as waking a thread
   parallel_ranges((count + block - 1) / block, kGrain / block, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      parts[static_cast<size_t>(i)] = run(x + i * block, std::min(block, count - i * block));
-    }
+    const int64_t whole = std::min(end, count / block);
+    run(x + begin * block, block, whole - begin, parts.data() + begin);
+    if (whole < end) run(x + whole * block, count - whole * block, 1, parts.data() + whole);
   });
   double total = 0;
-  for (const double part : parts) total += part;
+  for (const Sum part : parts) total += part;
   return total;
 }
 

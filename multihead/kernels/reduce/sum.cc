@@ -16,11 +16,23 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int64_t kTileColumns = 1024;  // whose sums stay in L1
 
+// Of `runs` arrays of `count` elements that follow each other. Four at a time, because a chain of additions waits for
+// each.
 template <class T>
-float SumRun(const T* x, int64_t count) {
-  Pack total = Set(0);
-  ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
-  return Sum(total);
+void SumRuns(const T* x, int64_t count, int64_t runs, float* sums) {
+  for (; runs >= 4; runs -= 4, x += 4 * count, sums += 4) {
+    Pack a = Set(0), b = Set(0), c = Set(0), d = Set(0);
+    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
+      a = Add(a, at.Load(x + i)), b = Add(b, at.Load(x + count + i));
+      c = Add(c, at.Load(x + 2 * count + i)), d = Add(d, at.Load(x + 3 * count + i));
+    });
+    sums[0] = Sum(a), sums[1] = Sum(b), sums[2] = Sum(c), sums[3] = Sum(d);
+  }
+  for (; runs > 0; --runs, x += count, ++sums) {
+    Pack total = Set(0);
+    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
+    *sums = Sum(total);
+  }
 }
 
 // Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64 and then altogether, because the error of a chain
@@ -50,8 +62,10 @@ void SumColumns(const T* x, float* y, const AxisSum& s, int64_t begin, int64_t e
   }
 }
 
-float SumRunOfF32(const float* x, int64_t count) { return SumRun(x, count); }
-float SumRunOfBf16(const BFloat16* x, int64_t count) { return SumRun(x, count); }
+void SumRunsOfF32(const float* x, int64_t count, int64_t runs, float* sums) { SumRuns(x, count, runs, sums); }
+void SumRunsOfBf16(const BFloat16* x, int64_t count, int64_t runs, float* sums) {
+  SumRuns(x, count, runs, sums);
+}
 void SumColumnsOfF32(const float* x, float* y, const AxisSum& s, int64_t begin, int64_t end) {
   SumColumns(x, y, s, begin, end);
 }
@@ -69,19 +83,18 @@ namespace {
 constexpr int64_t kGrain = 8192;  // elements
 constexpr int64_t kParts = 64;    // of the sum of an array
 
-HWY_EXPORT(SumRunOfF32);
-HWY_EXPORT(SumRunOfBf16);
+HWY_EXPORT(SumRunsOfF32);
+HWY_EXPORT(SumRunsOfBf16);
 HWY_EXPORT(SumColumnsOfF32);
 HWY_EXPORT(SumColumnsOfBf16);
 
-// `rows` sums a row, `columns` some columns of a matrix.
+// `rows` sums rows, `columns` some columns of a matrix.
 template <class T, class Rows, class Columns>
 void sum_axis_by(const T* x, float* y, const AxisSum& s, Rows rows, Columns columns) {
   if (s.inner == 1) {
-    parallel_ranges(s.outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(s.axis, 1)),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) y[i] = rows(x + i * s.axis, s.axis);
-                    });
+    parallel_ranges(
+        s.outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(s.axis, 1)),
+        [&](int64_t begin, int64_t end) { rows(x + begin * s.axis, s.axis, end - begin, y + begin); });
     return;
   }
   // A task takes a multiple of 64 columns of one outer index.
@@ -102,10 +115,10 @@ void sum_axis_by(const T* x, float* y, const AxisSum& s, Rows rows, Columns colu
 }  // namespace
 
 double sum(const float* x, int64_t count) {
-  return blocked_sum<kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRunOfF32));
+  return blocked_sum<float, kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRunsOfF32));
 }
 double sum(const BFloat16* x, int64_t count) {
-  return blocked_sum<kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRunOfBf16));
+  return blocked_sum<float, kParts, 1024, 16>(x, count, HWY_DYNAMIC_DISPATCH(SumRunsOfBf16));
 }
 double sum(const double* x, int64_t count) {
   double total = 0;
@@ -114,10 +127,10 @@ double sum(const double* x, int64_t count) {
 }
 
 void sum_axis(const float* x, float* y, const AxisSum& s) {
-  sum_axis_by(x, y, s, HWY_DYNAMIC_DISPATCH(SumRunOfF32), HWY_DYNAMIC_DISPATCH(SumColumnsOfF32));
+  sum_axis_by(x, y, s, HWY_DYNAMIC_DISPATCH(SumRunsOfF32), HWY_DYNAMIC_DISPATCH(SumColumnsOfF32));
 }
 void sum_axis(const BFloat16* x, float* y, const AxisSum& s) {
-  sum_axis_by(x, y, s, HWY_DYNAMIC_DISPATCH(SumRunOfBf16), HWY_DYNAMIC_DISPATCH(SumColumnsOfBf16));
+  sum_axis_by(x, y, s, HWY_DYNAMIC_DISPATCH(SumRunsOfBf16), HWY_DYNAMIC_DISPATCH(SumColumnsOfBf16));
 }
 void sum_axis(const double* x, double* y, const AxisSum& s) {
   for (int64_t o = 0; o < s.outer; ++o) {
