@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 multihead=build/native/multihead
 if [[ ! -x $multihead ]]; then
   echo "compiling" >&2
-  scripts/setup.sh >&2
+  scripts/setup.sh --models >&2
   scripts/build.sh native multihead_cli >&2
 fi
 model=$(python3 tools/package_model.py smollm2)

@@ -19,8 +19,8 @@ if (($# > 0)) && [[ $1 != -* ]]; then
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-scripts/setup.sh --serve
-scripts/build.sh native multihead_cli multihead_sockets | tail -n 1
+scripts/setup.sh --models
+scripts/build.sh native multihead_cli | tail -n 1
 if [[ -z $writer ]]; then
   writer=$(python3 tools/package_model.py smollm2)
   encoder=$(python3 tools/package_model.py minilm)

@@ -45,7 +45,7 @@ class Server:
             raise ValueError(f"Server: timeout must be positive, got {timeout}")
         if not os.path.exists(_SOCKETS):
             raise RuntimeError("Server: this build of multihead has no sockets: libevent was not there when it was built "
-                               "(Debian: apt install libevent-dev, then install multihead again)")
+                               "(Debian: apt install libevent-dev pkg-config, then install multihead again)")
         self.host, self.models = host, list(named)
         self._server = HttpServer(
             _SOCKETS, list(named.items()), host=host, port=port, weights=weights, parallel=parallel, context=context,
