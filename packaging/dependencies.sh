@@ -2,7 +2,8 @@
 # What multihead needs, built from Debian's sources as static libraries into FOLDER/root. Without TARGET by this
 # machine's compiler; with TARGET (x86_64-linux-gnu.2.28, aarch64-linux-musl, ...) by Zig's Clang, which links against
 # any C library, whatever this machine has; wasm32-emscripten is Emscripten's, and what the library alone needs.
-# FOLDER/toolchain.cmake is for the builds that use them. What is there is kept.
+# FOLDER/toolchain.cmake is for the builds that use them, FOLDER/LICENSES.txt goes with what they make. What is there is
+# kept.
 #   packaging/dependencies.sh FOLDER [TARGET]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -90,6 +91,8 @@ install_package() {  # install_package PACKAGE [CMake options]
     tail -n 40 "$folder/$package.log" >&2
     exit 1
   fi
+  mkdir -p "$folder/licenses"
+  grep -h --directories=skip '' "$source"/LICENSE* >"$folder/licenses/$package"
   rm -rf "$source" "$folder"/root/lib/*.so*
   touch "$folder/$package.done"
 }
@@ -105,6 +108,7 @@ if [[ $target != wasm32-emscripten ]]; then
     -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON -DEVENT__DISABLE_REGRESS=ON -DEVENT__DISABLE_BENCHMARK=ON \
     -DEVENT__DISABLE_THREAD_SUPPORT=ON
 fi
+(cd "$folder/licenses" && tail -n +1 -- *) >"$folder/LICENSES.txt"
 
 # Headers of Highway's that are installed with a library we do not use.
 tar -xf "$sources"/highway_*.orig.tar.* -C "$folder/root/include" --strip-components=1 --wildcards '*/hwy/contrib/*.h'

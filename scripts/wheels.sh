@@ -45,11 +45,19 @@ for python in "${@:-python3}"; do
     ln -sfn "$debian/${includes##*/}" "$both/$arch-linux-gnu/"
     includes=$both
   fi
+  # A wheel holds these libraries, whose licences want to be passed on.
+  (
+    cat "$folder/LICENSES.txt"
+    cd "$env"/lib/python*/site-packages
+    tail -v -n +1 -- nanobind-*/licenses/LICENSE
+    sed '/\*\//q' nanobind/ext/robin_map/include/tsl/robin_map.h
+  ) >build/LICENSES.txt
   rm -rf "$folder/wheel"
   # Python names the wheel, and looks for its modules, by the platform in this variable, if it is set.
   _PYTHON_HOST_PLATFORM=linux-$arch CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$folder/toolchain.cmake -DPython_INCLUDE_DIR=$includes -DMULTIHEAD_TARGETS=all" \
     "$env/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
-    --config-settings=build-dir="$folder/$tag-build" .
+    --config-settings=build-dir="$folder/$tag-build" \
+    --config-settings=wheel.license-files="LICENSE;THIRD_PARTY.md;build/LICENSES.txt" .
   # What the system must offer is checked, and the wheel gets the name that says so. Nothing needs to be put inside.
   # A platform by name would have to be one of this machine's.
   audit=(--plat auto)
@@ -60,8 +68,13 @@ for python in "${@:-python3}"; do
   fi
   PATH=$env/bin:$PATH "$env/bin/python" -m auditwheel repair "${audit[@]}" --wheel-dir dist "$folder"/wheel/*.whl
   # auditwheel names the oldest system that will do, which can be older than the compiler's target.
-  if ! compgen -G "dist/*-$tag-*${platform%%_*}_*_$arch*.whl" >/dev/null; then
+  name=$(basename "$folder"/wheel/*.whl)
+  if ! compgen -G "dist/${name%-*}-*${platform%%_*}_*_$arch*.whl" >/dev/null; then
     echo "scripts/wheels.sh: expected a wheel for $platform or older in dist, got $(ls dist)" >&2
+    exit 1
+  fi
+  if ! "$env/bin/python" -m zipfile -l "$folder"/wheel/*.whl | grep 'licenses/.*LICENSES.txt' >/dev/null; then
+    echo "scripts/wheels.sh: expected LICENSES.txt in the wheel" >&2
     exit 1
   fi
   if compgen -G "$folder/wheel/*-abi3-*.whl" >/dev/null; then "$env/bin/abi3audit" --strict "$folder"/wheel/*.whl; fi
