@@ -23,7 +23,8 @@ class Multihead(ConanFile):
         self.version = ".".join(re.findall(r"MULTIHEAD_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text))
 
     def export_sources(self):
-        for pattern in "CMakeLists.txt", "LICENSE", "THIRD_PARTY.md", "cmake/*", "cli/*", "multihead/*", "packaging/*", "plugins/*":
+        files = "CHANGELOG.md", "CMakeLists.txt", "LICENSE", "THIRD_PARTY.md", "tools/command_page.py"
+        for pattern in *files, "cmake/*", "cli/*", "multihead/*", "packaging/*", "plugins/*":
             copy(self, pattern, ROOT, self.export_sources_folder)
 
     def requirements(self):
