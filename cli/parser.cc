@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <sstream>
-#include <utility>
 
 #include "multihead/core/files.h"
 #include "multihead/core/text/near_names.h"

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 
 #include "cli/bench/shape.h"

@@ -1,6 +1,5 @@
 #include "examples/browser/models.h"
 
-#include <algorithm>
 #include <numeric>
 #include <string_view>
 

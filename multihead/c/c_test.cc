@@ -2,7 +2,6 @@
 #include "multihead/c.h"
 
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 

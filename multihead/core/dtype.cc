@@ -2,7 +2,6 @@
 
 #include <array>
 #include <ostream>
-#include <utility>
 
 #include "multihead/core/error.h"
 

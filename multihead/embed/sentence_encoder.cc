@@ -1,9 +1,7 @@
 #include "multihead/embed/sentence_encoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <mutex>
-#include <numeric>
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"

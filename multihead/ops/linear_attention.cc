@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/recurrence/linear_attention.h"

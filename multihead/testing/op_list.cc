@@ -1,6 +1,5 @@
 #include "multihead/testing/op_list.h"
 
-#include <algorithm>
 #include <set>
 
 #include "multihead/core/tensor/rng.h"

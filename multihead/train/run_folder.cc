@@ -1,6 +1,5 @@
 #include "multihead/train/run_folder.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "multihead/core/error.h"

@@ -3,7 +3,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <new>
-#include <typeinfo>
 
 #include "cli/program.h"
 #include "multihead/core/error.h"

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"

@@ -8,13 +8,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>

@@ -8,12 +8,8 @@
 
 #include <grp.h>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <new>
-#include <numeric>
 #include <stdexcept>
-#include <system_error>
 #include <thread>
 #include <vector>
 

@@ -1,5 +1,4 @@
 // How folders of multi-vector models are written: by sentence-transformers, by PyLate, by Stanford's ColBERT.
-#include <filesystem>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"

@@ -1,6 +1,5 @@
 #include "multihead/generate/constraint/constraint.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 #include <vector>

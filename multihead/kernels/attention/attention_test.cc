@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/testing/attention_case.h"

@@ -1,7 +1,6 @@
 // Masks and dropout as data: what one element is, document intervals, block summary of a dense mask.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "multihead/core/tensor/rng.h"
 #include "multihead/core/threads/parallel.h"

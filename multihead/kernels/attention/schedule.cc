@@ -1,10 +1,7 @@
 #include "multihead/kernels/attention/schedule-inl.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <new>
 
 #include "multihead/kernels/attention/driver-inl.h"
 

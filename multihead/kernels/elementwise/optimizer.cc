@@ -1,7 +1,6 @@
 // Adam moves 28 bytes per parameter and is bound by memory; the bias corrections are folded into two factors.
 #include "multihead/kernels/elementwise/optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE

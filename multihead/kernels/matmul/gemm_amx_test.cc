@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <tuple>
 #include <vector>
 
 #include "multihead/core/dtype.h"

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <numbers>

@@ -3,7 +3,6 @@
 // transformers.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 

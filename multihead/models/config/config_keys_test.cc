@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/storage.h"

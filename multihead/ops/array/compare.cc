@@ -1,7 +1,6 @@
 #include "multihead/ops/array/compare.h"
 
 #include <cmath>
-#include <limits>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/array/compare.h"

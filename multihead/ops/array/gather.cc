@@ -1,7 +1,6 @@
 #include "multihead/ops/array/gather.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/array/gather.h"

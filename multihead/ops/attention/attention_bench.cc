@@ -2,8 +2,6 @@
 //   ops_bench --benchmark_filter=Attention --benchmark_enable_random_interleaving --benchmark_repetitions=20
 #include <benchmark/benchmark.h>
 
-#include <cmath>
-
 #include "multihead/autograd/tape.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/attention.h"

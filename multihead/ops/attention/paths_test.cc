@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <thread>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/threads/parallel.h"

@@ -7,7 +7,6 @@
 // implicit function, and so the weights have theirs.
 #include "multihead/ops/attention/thresholds-inl.h"
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
 

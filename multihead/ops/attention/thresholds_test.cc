@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"

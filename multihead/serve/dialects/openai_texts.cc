@@ -1,5 +1,4 @@
 // OpenAI's completions and chat completions.
-#include <algorithm>
 #include <utility>
 
 #include "multihead/core/error.h"

@@ -1,7 +1,6 @@
 // Methods, filters and tests of chat templates.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "multihead/core/text/numbers-inl.h"
 #include "multihead/text/chat/chat_template-inl.h"

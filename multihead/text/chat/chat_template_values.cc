@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 #include "multihead/text/chat/chat_template-inl.h"

@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <random>
-#include <set>
 #include <sstream>
 
 #include "multihead/core/error.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"

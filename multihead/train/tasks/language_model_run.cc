@@ -1,7 +1,6 @@
 #include "multihead/train/tasks/language_model_run.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "multihead/autograd/tape.h"

@@ -4,9 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <set>
-#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"

@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/inspect/profiles.h"

@@ -1,7 +1,5 @@
 #include "python/src/attention/torch_exchange.h"
 
-#include <memory>
-
 #include "python/src/tensor/dlpack.h"
 
 namespace multihead::python {

@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
 #include <string>
 
 #include "multihead/io/checkpoint.h"

@@ -3,8 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <span>
-
 #include "multihead/models/files/state_file.h"
 #include "multihead/nn/decode/state.h"
 #include "python/src/bindings.h"

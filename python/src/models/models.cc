@@ -1,7 +1,5 @@
 #include <nanobind/stl/map.h>
 
-#include <functional>
-
 #include "multihead/core/error.h"
 #include "multihead/generate/beam_search.h"
 #include "multihead/generate/defaults.h"

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "multihead/core/error.h"
 #include "python/src/attention/attention.h"

@@ -1,5 +1,4 @@
 // Encoder-decoder models: Hugging Face's Marian layout, beam search, translation.
-#include <algorithm>
 
 #include "multihead/core/error.h"
 #include "multihead/generate/defaults.h"

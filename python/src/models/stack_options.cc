@@ -3,8 +3,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-#include <array>
 #include <span>
 #include <variant>
 

@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <vector>
 
 #include "multihead/autograd/custom_op.h"

@@ -7,7 +7,6 @@
 
 #include <limits>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "multihead/core/error.h"

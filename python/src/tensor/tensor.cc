@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <thread>
-#include <utility>
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/tape.h"

@@ -2,7 +2,6 @@
 #include "multihead/kernels/attention/engines/tile_gradients-inl.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "multihead/kernels/attention/engines/tile_vectors-inl.h"
 
