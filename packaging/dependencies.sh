@@ -7,6 +7,7 @@
 #   packaging/dependencies.sh FOLDER [TARGET]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+scripts/setup.sh --package
 mkdir -p "$1"
 folder=$(realpath "$1")
 target=${2:-}

@@ -3,6 +3,7 @@
 #   scripts/setup.sh           to build the library and the command line
 #   scripts/setup.sh --demo    also apt's package lists, from which the demo's corpus is fetched
 #   scripts/setup.sh --models  also what scripts/chat.sh, search.sh and serve.sh fetch models with, and curl
+#   scripts/setup.sh --package also what packaging/dependencies.sh unpacks and builds with (wheels, the static program)
 #   scripts/setup.sh --test    also to build and run the tests
 #   scripts/setup.sh --dev     also Clang, clang-format, clang-tidy, benchmarks and shellcheck (what .ci/run needs)
 # Chromium is left out for its size: where one is installed, the test of the attention page opens it too.
@@ -11,16 +12,18 @@ set -euo pipefail
 # docs/dependencies.md says what each one is for.
 packages=(g++ cmake ninja-build pkg-config python3 libhwy-dev nlohmann-json3-dev libutf8proc-dev libfmt-dev libevent-dev)
 model_packages=(curl python3-pip ca-certificates)
+package_packages=(bzip2 xz-utils python3-venv)
 test_packages=(libpng-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev ccache python3-dev python3-venv ca-certificates)
 dev_packages=(git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libbenchmark-dev shellcheck abigail-tools)
 
 case "${1:-}" in
   "" | --demo) ;;
   --models) packages+=("${model_packages[@]}") ;;
+  --package) packages+=("${package_packages[@]}") ;;
   --test) packages+=("${test_packages[@]}") ;;
   --dev) packages+=("${test_packages[@]}" "${dev_packages[@]}") ;;
   *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
