@@ -302,7 +302,7 @@ HWY_NOINLINE void MultiplyWide(const TileBlock& b, float* to) {
 HWY_POP_ATTRIBUTES
 #endif
 
-void finish_tile_rows(const TileRows& rows, TileUnit unit) {
+void finish_tile_rows(const TileRows& rows, [[maybe_unused]] TileUnit unit) {
 #if MH_TILES
   if (unit == TileUnit::amx) return tiles::FinishRows(rows);
 #endif

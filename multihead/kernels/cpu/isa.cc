@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #include "hwy/targets.h"
@@ -103,6 +105,20 @@ bool read_int8_dots() {
 #if defined(__x86_64__) || defined(__i386__)
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return true;
+#elif defined(__aarch64__) && defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return false;
+#endif
+}
+
+bool read_int8_squares() {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  return true;
+#elif defined(__aarch64__) && defined(__linux__)
+  return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #else
   return false;
 #endif
@@ -157,7 +173,16 @@ bool bf16_dots_allowed() { return dots_allowed; }
 
 bool int8_dots() {
   static const bool known = read_int8_dots();
+#if HWY_ARCH_X86
   return known && int8_dots_allowed && current_isa() == Isa::avx512;
+#else
+  return known && int8_dots_allowed;
+#endif
+}
+
+bool int8_squares() {
+  static const bool known = read_int8_squares();
+  return known && int8_dots();
 }
 
 void set_int8_dots(bool allowed) { int8_dots_allowed = allowed; }

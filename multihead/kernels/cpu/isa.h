@@ -27,10 +27,12 @@ void set_bf16_dots(bool allowed);
 /// As set; whether the CPU has any is another matter.
 bool bf16_dots_allowed();
 
-/// Whether int8 products add four at once (AVX512_VNNI): needs current_isa() avx512 and the CPU. Else int8 is
-/// widened; the sums are integers, so the bits are the same.
+/// Whether int8 products add four at once (AVX512_VNNI, which needs current_isa() avx512; ARM's dot products): if
+/// the CPU can. Else int8 is widened; the sums are integers, so the bits are the same.
 bool int8_dots();
-/// Forbids them, or allows them again. Not to be called while kernels run.
+/// Whether they moreover take two rows by two columns at once (ARM's int8 matrix products), eight values of each.
+bool int8_squares();
+/// Forbids both, or allows them again. Not to be called while kernels run.
 void set_int8_dots(bool allowed);
 
 /// What to tell users if the CPU has AVX2 but this build, made for another CPU alone, no vectors for it; else "".

@@ -26,6 +26,7 @@ using GroupBytes = hn::Repartition<uint8_t, TileInts>;
 using ByteVec = hn::Vec<GroupBytes>;
 
 inline constexpr int kPanelVectors = static_cast<int>(groups::kPanelColumns / kLanes);
+inline constexpr int kVectorsOfManyRows = 1;
 inline constexpr int64_t kGroupTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 inline constexpr int64_t kGroupBytesAhead = 3072;
 
@@ -52,30 +53,33 @@ HWY_INLINE ByteVec WithSignOf(ByteVec w, ByteVec x) { return ByteVec{_mm256_sign
 #endif
 
 // sum + Σ of four products of unsigned and signed bytes; without dots in two int16, which hold a group of q4.
-template <bool kDots>
+template <ByteSums kSums>
 HWY_INLINE IntVec AddSmall(IntVec sum, ByteVec u, ByteVec s) {
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (kDots) return DotBytes(sum, hn::BitCast(TileInts(), u), hn::BitCast(TileInts(), s));
+  if constexpr (kSums == ByteSums::dots)
+    return DotBytes(sum, hn::BitCast(TileInts(), u), hn::BitCast(TileInts(), s));
 #endif
   return InOrder(AddShorts(sum, PairsOfBytes(u, s)));
 }
-template <bool kDots>
+template <ByteSums kSums>
 HWY_INLINE IntVec AddLarge(IntVec sum, ByteVec u, ByteVec s) {
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (kDots) return DotBytes(sum, hn::BitCast(TileInts(), u), hn::BitCast(TileInts(), s));
+  if constexpr (kSums == ByteSums::dots)
+    return DotBytes(sum, hn::BitCast(TileInts(), u), hn::BitCast(TileInts(), s));
 #endif
   return InOrder(hn::Add(sum, PairsOfShorts(PairsOfBytes(u, s))));
 }
 
 // Whether the sums are those of w + 128, 128 · Σ x too much: half the operations of w's signs. One row waits for
 // memory, which it reads faster (1.1 times) with the signs.
-template <int kBits, bool kDots, int MR>
-inline constexpr bool kShiftsWeight = kDots&& kBits == 8 && MR > 1;
+template <int kBits, ByteSums kSums, int MR>
+inline constexpr bool kShiftsWeight = kSums == ByteSums::dots&& kBits == 8 && MR > 1;
 
 // The integer sums of one group, MR rows times NV vectors, four values of k a step.
-template <int kBits, bool kDots, int MR, int NV>
+template <GroupFormat kFormat, ByteSums kSums, int MR, int NV>
 HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, IntVec (&sums)[MR][NV]) {
   const GroupBytes d;
+  constexpr int kBits = kFormat.bits;
   constexpr int64_t kVectorBytes = kLanes * groups::kNeighbours, kHalf = kWeightGroup / 2;
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
@@ -93,25 +97,25 @@ HWY_INLINE void GroupSums(const int8_t* x, int64_t x_stride, const uint8_t* w, I
                       high = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v))), low_bits);
 #pragma GCC unroll 8
         for (int i = 0; i < MR; ++i) {
-          sums[i][j] = AddSmall<kDots>(sums[i][j], low, NeighboursOf(x + i * x_stride + k));
-          sums[i][j] = AddSmall<kDots>(sums[i][j], high, NeighboursOf(x + i * x_stride + kHalf + k));
+          sums[i][j] = AddSmall<kSums>(sums[i][j], low, NeighboursOf(x + i * x_stride + k));
+          sums[i][j] = AddSmall<kSums>(sums[i][j], high, NeighboursOf(x + i * x_stride + kHalf + k));
         }
-      } else if constexpr (kShiftsWeight<kBits, kDots, MR>) {
+      } else if constexpr (kShiftsWeight<kBits, kSums, MR>) {
         const ByteVec w_and_128 = hn::Xor(v, hn::Set(d, uint8_t{128}));
 #pragma GCC unroll 8
         for (int i = 0; i < MR; ++i)
-          sums[i][j] = AddLarge<kDots>(sums[i][j], w_and_128, NeighboursOf(x + i * x_stride + k));
+          sums[i][j] = AddLarge<kSums>(sums[i][j], w_and_128, NeighboursOf(x + i * x_stride + k));
       } else {
         const ByteVec absolute = AbsoluteBytes(v);
 #pragma GCC unroll 8
         for (int i = 0; i < MR; ++i) {
           const ByteVec s = WithSignOf(v, NeighboursOf(x + i * x_stride + k));
-          sums[i][j] = AddLarge<kDots>(sums[i][j], absolute, s);
+          sums[i][j] = AddLarge<kSums>(sums[i][j], absolute, s);
         }
       }
     }
   }
-  if constexpr (kBits == 4 && !kDots) {
+  if constexpr (kBits == 4 && kSums == ByteSums::pairs) {
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 2
@@ -141,8 +145,12 @@ HWY_INLINE ByteVec BlockValues(const uint8_t* w) {
   }
 }
 
+// Whether the halves of a group are summed apart.
+template <GroupFormat kFormat>
+inline constexpr bool kHasHalves = kFormat.bits == 5 || kFormat.bits == 6;
+
 // The integer sums of half a group of five or six bits.
-template <GroupFormat kFormat, bool kDots, int kHalf, int MR, int NV>
+template <GroupFormat kFormat, ByteSums kSums, int kHalf, int MR, int NV>
 HWY_INLINE void HalfSums(const int8_t* x, int64_t x_stride, const uint8_t* w, IntVec (&sums)[MR][NV]) {
   const GroupBytes d;
 #pragma GCC unroll 2
@@ -159,18 +167,18 @@ HWY_INLINE void HalfSums(const int8_t* x, int64_t x_stride, const uint8_t* w, In
 #pragma GCC unroll 8
         for (int i = 0; i < MR; ++i) {
           const ByteVec s = WithSignOf(less, NeighboursOf(x + i * x_stride + 4 * kStep));
-          sums[i][j] = AddSmall<kDots>(sums[i][j], absolute, s);
+          sums[i][j] = AddSmall<kSums>(sums[i][j], absolute, s);
         }
       } else {
 #pragma GCC unroll 8
         for (int i = 0; i < MR; ++i) {
-          sums[i][j] = AddSmall<kDots>(sums[i][j], v, NeighboursOf(x + i * x_stride + 4 * kStep));
+          sums[i][j] = AddSmall<kSums>(sums[i][j], v, NeighboursOf(x + i * x_stride + 4 * kStep));
         }
       }
     };
     add(std::integral_constant<int, 4 * kHalf>()), add(std::integral_constant<int, 4 * kHalf + 1>());
     add(std::integral_constant<int, 4 * kHalf + 2>()), add(std::integral_constant<int, 4 * kHalf + 3>());
-    if constexpr (!kDots) {
+    if constexpr (kSums == ByteSums::pairs) {
 #pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) sums[i][j] = PairsOfShorts(sums[i][j]);
     }

@@ -18,6 +18,7 @@
 
 #include "multihead/core/dtype.h"
 #include "multihead/kernels/quantized/group_sums-inl.h"
+#include "multihead/kernels/quantized/group_sums_neon-inl.h"
 #include "multihead/kernels/quantized/groups.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,7 +36,7 @@ struct GroupTileArgs {
   int64_t ldy, columns;  // of y, at most 16
 };
 
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+#if MULTIHEAD_BYTE_VECTORS
 HWY_INLINE TileVec LoadHalves(const uint8_t* from) {
   const TileFloats d;
   const hn::Rebind<hwy::float16_t, TileFloats> d16;
@@ -54,13 +55,13 @@ struct GroupParts {
 };
 
 // sums <- the integers that the scale below multiplies.
-template <GroupFormat kFormat, bool kDots, int MR, int NV>
+template <GroupFormat kFormat, ByteSums kSums, int MR, int NV>
 HWY_INLINE void WholeSums(const int8_t* x, int64_t x_stride, const GroupParts& at, IntVec (&sums)[MR][NV]) {
-  if constexpr (kFormat.bits == 5 || kFormat.bits == 6) {
+  if constexpr (kHasHalves<kFormat>) {
     IntVec other[MR][NV];
-    HalfSums<kFormat, kDots, 0, MR, NV>(x, x_stride, at.w, sums);
-    HalfSums<kFormat, kDots, 1, MR, NV>(x, x_stride, at.w, other);
-#pragma GCC unroll 2
+    HalfSums<kFormat, kSums, 0, MR, NV>(x, x_stride, at.w, sums);
+    HalfSums<kFormat, kSums, 1, MR, NV>(x, x_stride, at.w, other);
+#pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       const IntVec first = LoadBytes<int8_t>(at.scales + j * kLanes);
       const IntVec second = LoadBytes<int8_t>(at.scales + groups::kPanelColumns + j * kLanes);
@@ -72,7 +73,7 @@ HWY_INLINE void WholeSums(const int8_t* x, int64_t x_stride, const GroupParts& a
       }
     }
   } else {
-    GroupSums<kFormat.bits, kDots, MR, NV>(x, x_stride, at.w, sums);
+    GroupSums<kFormat, kSums, MR, NV>(x, x_stride, at.w, sums);
   }
 }
 
@@ -94,18 +95,18 @@ HWY_INLINE TileVec MinimaOf(const GroupParts& at, int64_t lane) {
 }
 
 // Adds one group's products to the sums of MR rows and NV vectors.
-template <GroupFormat kFormat, bool kDots, int MR, int NV>
+template <GroupFormat kFormat, ByteSums kSums, int MR, int NV>
 HWY_INLINE void AddGroup(const GroupTileArgs& t, int64_t g, const GroupParts& at, TileVec (&acc)[MR][NV]) {
   const TileFloats d;
   IntVec sums[MR][NV];
-  WholeSums<kFormat, kDots, MR, NV>(t.x + g * kWeightGroup, t.x_stride, at, sums);
-#pragma GCC unroll 2
+  WholeSums<kFormat, kSums, MR, NV>(t.x + g * kWeightGroup, t.x_stride, at, sums);
+#pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) {
     const TileVec scale = ScalesOf<kFormat>(at, j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
       TileVec sum = hn::ConvertTo(d, sums[i][j]);
-      if constexpr (kShiftsWeight<kFormat.bits, kDots, MR>)  // integers below 2^24: exact
+      if constexpr (kShiftsWeight<kFormat.bits, kSums, MR>)  // integers below 2^24: exact
         sum = hn::NegMulAdd(hn::Set(d, t.x_sums[i * t.groups + g]), hn::Set(d, 128.0f), sum);
       TileVec y = hn::Mul(sum, scale);
       if constexpr (kFormat.has_min) {
@@ -121,7 +122,7 @@ HWY_INLINE void AddGroup(const GroupTileArgs& t, int64_t g, const GroupParts& at
 template <int MR, int NV>
 HWY_INLINE void StoreGroups(const GroupTileArgs& t, int first, const TileVec (&acc)[MR][NV]) {
   const TileFloats d;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) {
     const int64_t column = (first + j) * kLanes, lanes = t.columns - column;
     if (lanes <= 0) return;
@@ -138,7 +139,7 @@ template <int MR, int NV>
 HWY_INLINE void ZeroGroups(TileVec (&acc)[MR][NV]) {
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) acc[i][j] = hn::Zero(TileFloats());
   }
 }
@@ -158,7 +159,7 @@ inline constexpr int kGroupStreams = 4, kManyRowsStreams = HWY_TARGET == HWY_AVX
 // MR rows times vectors [first, first + NV) of panels `step` apart: streams of memory which the CPU prefetches
 // side by side. One core reads 25 GB/s so, 16 in one stream, prefetched or not; 8 streams are no faster (Zen 3,
 // 2026-11). On a Xeon with AMX two streams, prefetched, reach 19 GB/s, one 13.
-template <GroupFormat kFormat, bool kDots, int MR, int NV, int kStreams>
+template <GroupFormat kFormat, ByteSums kSums, int MR, int NV, int kStreams>
 HWY_NOINLINE void GroupTile(const GroupTileArgs& t, int first, int64_t step) {
   constexpr groups::GroupLayout kLayout(kFormat);
   const int64_t bytes = step * kLayout.panel(t.groups);
@@ -175,7 +176,7 @@ HWY_NOINLINE void GroupTile(const GroupTileArgs& t, int first, int64_t step) {
 #pragma GCC unroll 16
       for (int64_t line = 0; kStreams < kGroupStreams && line < kLayout.bytes; line += 64)
         __builtin_prefetch(at.w + by + kGroupBytesAhead + line);
-      AddGroup<kFormat, kDots, MR, NV>(t, g, {at.w + by, at.scales + by, at.head + by}, acc[s]);
+      AddGroup<kFormat, kSums, MR, NV>(t, g, {at.w + by, at.scales + by, at.head + by}, acc[s]);
     }
   }
   GroupTileArgs to = t;
@@ -184,34 +185,34 @@ HWY_NOINLINE void GroupTile(const GroupTileArgs& t, int first, int64_t step) {
 }
 
 // One or two rows pass whole groups; more of them go through the panel, then in L1, once a vector.
-template <GroupFormat kFormat, bool kDots, int MR, int kStreams>
+template <GroupFormat kFormat, ByteSums kSums, int MR, int kStreams>
 HWY_INLINE void GroupRowsOf(const GroupTileArgs& t, int64_t step) {
-  constexpr int NV = MR <= 2 ? kPanelVectors : 1;
-  for (int j = 0; j < kPanelVectors; j += NV) GroupTile<kFormat, kDots, MR, NV, kStreams>(t, j, step);
+  constexpr int NV = MR <= 2 ? kPanelVectors : kVectorsOfManyRows;
+  for (int j = 0; j < kPanelVectors; j += NV) GroupTile<kFormat, kSums, MR, NV, kStreams>(t, j, step);
 }
 
-template <GroupFormat kFormat, bool kDots, int kStreams>
+template <GroupFormat kFormat, ByteSums kSums, int kStreams>
 void GroupRows(const GroupTileArgs& t, int64_t rows, int64_t step) {
-  if (rows == 1) return GroupRowsOf<kFormat, kDots, 1, kStreams>(t, step);
+  if (rows == 1) return GroupRowsOf<kFormat, kSums, 1, kStreams>(t, step);
   if constexpr (kStreams <= 2) {
     switch (rows) {
       case 2:
-        return GroupRowsOf<kFormat, kDots, 2, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 2, kStreams>(t, step);
       case 3:
-        return GroupRowsOf<kFormat, kDots, 3, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 3, kStreams>(t, step);
       case 4:
-        return GroupRowsOf<kFormat, kDots, 4, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 4, kStreams>(t, step);
     }
 #if HWY_TARGET == HWY_AVX3
     switch (rows) {
       case 5:
-        return GroupRowsOf<kFormat, kDots, 5, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 5, kStreams>(t, step);
       case 6:
-        return GroupRowsOf<kFormat, kDots, 6, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 6, kStreams>(t, step);
       case 7:
-        return GroupRowsOf<kFormat, kDots, 7, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 7, kStreams>(t, step);
       default:
-        return GroupRowsOf<kFormat, kDots, 8, kStreams>(t, step);
+        return GroupRowsOf<kFormat, kSums, 8, kStreams>(t, step);
     }
 #endif
   }
@@ -220,7 +221,7 @@ void GroupRows(const GroupTileArgs& t, int64_t rows, int64_t step) {
 inline constexpr int64_t kGroupTileRows = 1;
 inline constexpr int kGroupStreams = 1, kManyRowsStreams = 1;
 
-template <GroupFormat kFormat, bool kDots, int kStreams>
+template <GroupFormat kFormat, ByteSums kSums, int kStreams>
 void GroupRows(const GroupTileArgs& t, int64_t, int64_t) {  // one row and panel
   constexpr groups::GroupLayout kLayout(kFormat);
   constexpr int64_t kHalf = kWeightGroup / 2;

@@ -160,7 +160,7 @@ void QuantizeGroups(const PackedLinearArgs& p, const groups::QuantizedRows& to, 
 }
 
 // Rows [row, last) times as many panels, `step` apart. Without a distance they are one panel, multiplied again.
-template <GroupFormat kFormat, bool kDots, int kStreams>
+template <GroupFormat kFormat, ByteSums kSums, int kStreams>
 void MultiplyPanelStreams(const PackedLinearArgs& p, const groups::QuantizedRows& x, int64_t row,
                           int64_t last, int64_t panel, int64_t step) {
   constexpr groups::GroupLayout kLayout(kFormat);
@@ -170,7 +170,7 @@ void MultiplyPanelStreams(const PackedLinearArgs& p, const groups::QuantizedRows
   const bool finish = p.rows > 1 && HasEpilogue(g);
   for (int64_t i = row, rows; i < last; i += rows) {
     rows = std::min(kGroupTileRows, last - i);
-    GroupRows<kFormat, kDots, kStreams>(
+    GroupRows<kFormat, kSums, kStreams>(
         {.x = x.values + i * count * kWeightGroup,
          .x_stride = count * kWeightGroup,
          .x_scales = x.scales + i * count,
@@ -186,18 +186,18 @@ void MultiplyPanelStreams(const PackedLinearArgs& p, const groups::QuantizedRows
   }
 }
 
-template <GroupFormat kFormat, bool kDots>
+template <GroupFormat kFormat, ByteSums kSums>
 void MultiplyGroupPanels(const PackedLinearArgs& p, const groups::QuantizedRows& x, int64_t begin,
                          int64_t end) {
   const int64_t whole = std::min(end, p.out / groups::kPanelColumns);
-  constexpr int kRest = kDots ? kManyRowsStreams : 1;
+  constexpr int kRest = kSums != ByteSums::pairs ? kManyRowsStreams : 1;
   // All panels before rows [row, last), in streams, and what is left over of them.
   const auto run = [&]<int kStreams>(int64_t row, int64_t last) {
     const int64_t step = std::max<int64_t>(whole - begin, 0) / kStreams;
     for (int64_t panel = begin; panel < begin + step; ++panel)
-      MultiplyPanelStreams<kFormat, kDots, kStreams>(p, x, row, last, panel, step);
+      MultiplyPanelStreams<kFormat, kSums, kStreams>(p, x, row, last, panel, step);
     for (int64_t panel = begin + step * kStreams; panel < end; ++panel)
-      MultiplyPanelStreams<kFormat, kDots, kRest>(p, x, row, last, panel, 0);
+      MultiplyPanelStreams<kFormat, kSums, kRest>(p, x, row, last, panel, 0);
   };
   if (p.rows == 1) {
     run.template operator()<kGroupStreams>(0, 1);
@@ -224,9 +224,12 @@ void MultiplyGroups(const PackedLinearArgs& p) {
   };
   groups::with_format(format_of(p.dtype).groups, [&]<GroupFormat kFormat>() {
 #if HWY_TARGET == HWY_AVX3
-    if (int8_dots()) return run(MultiplyGroupPanels<kFormat, true>);
+    if (int8_dots()) return run(MultiplyGroupPanels<kFormat, ByteSums::dots>);
+#elif HWY_TARGET == HWY_NEON
+    if (p.rows > 1 && int8_squares()) return run(MultiplyGroupPanels<kFormat, ByteSums::squares>);
+    if (int8_dots()) return run(MultiplyGroupPanels<kFormat, ByteSums::dots>);
 #endif
-    run(MultiplyGroupPanels<kFormat, false>);
+    run(MultiplyGroupPanels<kFormat, ByteSums::pairs>);
   });
 }
 

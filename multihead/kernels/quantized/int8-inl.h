@@ -2,7 +2,8 @@
 //
 // Sums are integers, so every way of adding them has the same bits:
 //   dots    vpdpbusd adds four products of (x + 128) as unsigned and w as signed bytes to an int32, at four
-//           times the rate of f32; the sums start at -128 · Σ w
+//           times the rate of f32; the sums start at -128 · Σ w. ARM's sdot takes x as it is
+//   squares smmla of two rows, two columns and eight k
 //   pairs   w widened to int16, vpmaddwd adds two products, two sums per column. (vpmaddubsw saturates at
 //           int16: two products of unsigned and signed bytes reach 2 · 255 · 127.)
 //   plain   elsewhere
@@ -28,8 +29,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
+// Rows of x are bytes for dots, q + kInt8Zero; on ARM always, elsewhere int16 if there are no dots.
+#if HWY_TARGET == HWY_NEON
+using Int8 = int8_t;
+inline constexpr int kInt8Zero = 0;
+#else
+using Int8 = uint8_t;
+inline constexpr int kInt8Zero = 128;
+#endif
+inline constexpr bool kHasInt8Dots = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+inline constexpr bool kHasInt16Rows = HWY_TARGET != HWY_NEON;
+inline constexpr int64_t kInt8TileRows = MULTIHEAD_BYTE_VECTORS ? 6 : 1;
+
 struct Int8Tile {
-  const void* x;     // quantised rows: uint8_t, q + 128, for dots, else int16_t
+  const void* x;     // quantised rows
   int64_t x_stride;  // elements, a multiple of kGroup
   const float* x_scales;
   const int8_t* w;
@@ -60,8 +73,6 @@ HWY_INLINE void StoreInt8(const Int8Tile& t, int64_t i, int64_t j, bool whole, I
 }
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
-inline constexpr int64_t kInt8TileRows = 6;
-
 // Columns in the order of memory, two neighbouring sums for each; both halves of the lanes' columns.
 template <int MR>
 HWY_NOINLINE void PairTile(const Int8Tile& t) {
@@ -126,8 +137,6 @@ inline void PairRows(const Int8Tile& t, int64_t rows, int64_t columns) {
     PairRowsOf(part, rows);
   }
 }
-#else
-inline constexpr int64_t kInt8TileRows = 1;
 #endif
 
 #if HWY_TARGET == HWY_AVX2
@@ -151,7 +160,7 @@ inline HWY_NOINLINE void WholePanelRow(const Int8Tile& t) {
     for (int j = 0; j < kVectors; ++j) {
       const ByteVec vw = hn::LoadU(d, w + j * 32);
       if (j % 2 == 0) __builtin_prefetch(w + j * 32 + kAhead);
-      acc[j] = AddLarge<false>(acc[j], AbsoluteBytes(vw), WithSignOf(vw, vx));
+      acc[j] = AddLarge<ByteSums::pairs>(acc[j], AbsoluteBytes(vw), WithSignOf(vw, vx));
     }
   }
 #pragma GCC unroll 8
@@ -159,17 +168,23 @@ inline HWY_NOINLINE void WholePanelRow(const Int8Tile& t) {
 }
 #endif
 
-#if HWY_TARGET == HWY_AVX3
-inline constexpr bool kHasInt8Dots = true;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 inline constexpr int64_t kBytesAhead = 2048;
 
-template <int MR, int NV, bool kAhead>
+#if HWY_TARGET == HWY_AVX3
+template <ByteSums>
+HWY_INLINE IntVec AddFour(IntVec sum, IntVec x, IntVec w) {
+  return DotBytes(sum, x, w);
+}
+#endif
+
+template <ByteSums kSums, int MR, int NV, bool kAhead>
 HWY_NOINLINE void DotBytesTile(const Int8Tile& t) {
   const TileInts d;
   IntVec acc[MR][NV];
 #pragma GCC unroll 4
   for (int j = 0; j < NV; ++j) {
-    const IntVec start = hn::LoadU(d, t.starts + j * kLanes);
+    const IntVec start = kInt8Zero == 0 ? hn::Zero(d) : hn::LoadU(d, t.starts + j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) acc[i][j] = start;
   }
@@ -181,7 +196,7 @@ HWY_NOINLINE void DotBytesTile(const Int8Tile& t) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       vw[j] = hn::LoadU(d, reinterpret_cast<const int32_t*>(w) + j * kLanes);
-      if constexpr (kAhead) __builtin_prefetch(w + j * 64 + kBytesAhead);
+      if constexpr (kAhead) __builtin_prefetch(w + j * 4 * kLanes + kBytesAhead);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
@@ -189,7 +204,7 @@ HWY_NOINLINE void DotBytesTile(const Int8Tile& t) {
       std::memcpy(&group, x + i * x_stride, sizeof(group));
       const IntVec vx = hn::Set(d, group);
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = DotBytes(acc[i][j], vx, vw[j]);
+      for (int j = 0; j < NV; ++j) acc[i][j] = AddFour<kSums>(acc[i][j], vx, vw[j]);
     }
     x += int8::kGroup;
     w += t.w_step;
@@ -201,40 +216,144 @@ HWY_NOINLINE void DotBytesTile(const Int8Tile& t) {
   }
 }
 
-template <int NV, bool kAhead>
+template <ByteSums kSums, int NV, bool kAhead>
 void DotBytesRows(const Int8Tile& t, int64_t rows) {
   switch (rows) {
     case 1:
-      return DotBytesTile<1, NV, kAhead>(t);
+      return DotBytesTile<kSums, 1, NV, kAhead>(t);
     case 2:
-      return DotBytesTile<2, NV, kAhead>(t);
+      return DotBytesTile<kSums, 2, NV, kAhead>(t);
     case 3:
-      return DotBytesTile<3, NV, kAhead>(t);
+      return DotBytesTile<kSums, 3, NV, kAhead>(t);
     case 4:
-      return DotBytesTile<4, NV, kAhead>(t);
+      return DotBytesTile<kSums, 4, NV, kAhead>(t);
     case 5:
-      return DotBytesTile<5, NV, kAhead>(t);
+      return DotBytesTile<kSums, 5, NV, kAhead>(t);
     default:
-      return DotBytesTile<6, NV, kAhead>(t);
+      return DotBytesTile<kSums, 6, NV, kAhead>(t);
   }
 }
 
-inline void DotBytesPanel(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
+// At most kMaxVectors vectors of columns.
+template <ByteSums kSums>
+HWY_INLINE void DotBytesColumns(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
   const int64_t vectors = (columns + kLanes - 1) / kLanes;
   t.last_lanes = columns - (vectors - 1) * kLanes;
   switch (vectors) {
     case 1:
-      return DotBytesRows<1, false>(t, rows);
+      return DotBytesRows<kSums, 1, false>(t, rows);
     case 2:
-      return DotBytesRows<2, false>(t, rows);
+      return DotBytesRows<kSums, 2, false>(t, rows);
     case 3:
-      return DotBytesRows<3, false>(t, rows);
+      return DotBytesRows<kSums, 3, false>(t, rows);
     default:
-      return ahead ? DotBytesRows<4, true>(t, rows) : DotBytesRows<4, false>(t, rows);
+      return ahead ? DotBytesRows<kSums, 4, true>(t, rows) : DotBytesRows<kSums, 4, false>(t, rows);
   }
 }
-#else
-inline constexpr bool kHasInt8Dots = false;
+#endif
+
+#if HWY_TARGET == HWY_NEON
+// Two rows and eight k at a time, NV vectors of columns. An odd last row is its own neighbour, and odd last four k
+// have zeros for neighbours.
+template <int kPairs, int NV>
+HWY_NOINLINE void SquaresTile(const Int8Tile& t, int64_t rows) {
+  IntVec acc[kPairs][NV][2];
+#pragma GCC unroll 4
+  for (int i = 0; i < kPairs; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) acc[i][j][0] = acc[i][j][1] = hn::Zero(TileInts());
+  }
+  const auto* x = static_cast<const int8_t*>(t.x);
+  const int8_t* w = t.w;
+  const int64_t last = (rows - 1) * t.x_stride;
+  const auto add = [&](const IntVec(&two)[kPairs], bool whole) HWY_ATTR {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      const int8_t* columns = w + j * kLanes * int8::kGroup;
+      const int32x4_t a = vreinterpretq_s32_s8(vld1q_s8(columns));
+      const int32x4_t b = whole ? vreinterpretq_s32_s8(vld1q_s8(columns + t.w_step)) : vdupq_n_s32(0);
+      const IntVec left(vzip1q_s32(a, b)), right(vzip2q_s32(a, b));
+#pragma GCC unroll 4
+      for (int i = 0; i < kPairs; ++i) {
+        acc[i][j][0] = SquareOfBytes(acc[i][j][0], two[i], left);
+        acc[i][j][1] = SquareOfBytes(acc[i][j][1], two[i], right);
+      }
+    }
+  };
+  IntVec two[kPairs];
+  for (int64_t g = 0; g + 2 <= t.groups; g += 2, x += 2 * int8::kGroup, w += 2 * t.w_step) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kPairs; ++i)
+      two[i] = TwoRows(x + 2 * i * t.x_stride, x + std::min((2 * i + 1) * t.x_stride, last));
+    add(two, true);
+  }
+  if (t.groups % 2 != 0) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kPairs; ++i) {
+      int8_t four[2][8] = {};
+      std::memcpy(four[0], x + 2 * i * t.x_stride, int8::kGroup);
+      std::memcpy(four[1], x + std::min((2 * i + 1) * t.x_stride, last), int8::kGroup);
+      two[i] = TwoRows(four[0], four[1]);
+    }
+    add(two, false);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kPairs; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      const bool whole = j + 1 < NV || t.last_lanes == kLanes;
+      IntVec first, second;
+      RowsOfSquares(acc[i][j][0], acc[i][j][1], first, second);
+      StoreInt8(t, 2 * i, j, whole, first);
+      if (2 * i + 1 < rows) StoreInt8(t, 2 * i + 1, j, whole, second);
+    }
+  }
+}
+
+template <int kPairs>
+void SquaresColumns(Int8Tile& t, int64_t rows, int64_t columns) {
+  const int64_t vectors = (columns + kLanes - 1) / kLanes;
+  t.last_lanes = columns - (vectors - 1) * kLanes;
+  switch (vectors) {
+    case 1:
+      return SquaresTile<kPairs, 1>(t, rows);
+    case 2:
+      return SquaresTile<kPairs, 2>(t, rows);
+    case 3:
+      return SquaresTile<kPairs, 3>(t, rows);
+    default:
+      return SquaresTile<kPairs, 4>(t, rows);
+  }
+}
+
+inline void SquaresOrDots(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
+  switch (rows) {
+    case 1:
+      return DotBytesColumns<ByteSums::dots>(t, rows, columns, ahead);
+    case 2:
+      return SquaresColumns<1>(t, rows, columns);
+    case 3:
+    case 4:
+      return SquaresColumns<2>(t, rows, columns);
+    default:
+      return SquaresColumns<3>(t, rows, columns);
+  }
+}
+
+// A panel in strips of four vectors, the widest tile.
+template <class Strip>
+void EachStrip(const Int8Tile& panel, int64_t columns, const Strip& strip) {
+  constexpr int64_t kStrip = 4 * kLanes;
+  for (int64_t c = 0; c < columns; c += kStrip) {
+    Int8Tile t = panel;
+    t.w += c * int8::kGroup;
+    t.w_scales += c;
+    t.y += c;
+    if (t.bias != nullptr) t.bias += c;
+    if (t.residual != nullptr) t.residual += c;
+    strip(t, std::min(kStrip, columns - c));
+  }
+}
 #endif
 
 // One row, `columns` <= kPanelColumns of a panel.
@@ -259,8 +378,15 @@ inline HWY_NOINLINE void PlainInt8Row(Int8Tile t, int64_t columns) {
 // copied: fields just written one by one and read as vectors would wait for each other (5 to 10 % of a step).
 HWY_INLINE void Int8Rows(Int8Tile& t, int64_t rows, int64_t columns, [[maybe_unused]] bool dots,
                          [[maybe_unused]] bool ahead) {
+#if HWY_TARGET == HWY_NEON
+  return EachStrip(t, columns, [&](Int8Tile& strip, int64_t width) {
+    if (int8_squares()) return SquaresOrDots(strip, rows, width, ahead);
+    if (dots) return DotBytesColumns<ByteSums::dots>(strip, rows, width, ahead);
+    DotBytesColumns<ByteSums::pairs>(strip, rows, width, ahead);
+  });
+#endif
 #if HWY_TARGET == HWY_AVX3
-  if (dots) return DotBytesPanel(t, rows, columns, ahead);
+  if (dots) return DotBytesColumns<ByteSums::dots>(t, rows, columns, ahead);
 #endif
 #if HWY_TARGET == HWY_AVX2
   if (rows <= kWholePanelRows && columns == int8::kPanelColumns) {
@@ -274,7 +400,7 @@ HWY_INLINE void Int8Rows(Int8Tile& t, int64_t rows, int64_t columns, [[maybe_unu
 #endif
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
   PairRows(t, rows, columns);
-#else
+#elif HWY_TARGET != HWY_NEON
   static_cast<void>(rows);  // one
   PlainInt8Row(t, columns);
 #endif

@@ -68,7 +68,8 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
   const int64_t column = index * int8::kPanelColumns, columns = std::min(int8::kPanelColumns, p.out - column);
   const int8::PackedInt8 parts(p.packed, p.out, p.in);
   const bool here = p.activation == Activation::none || p.activation == Activation::relu;
-  const int64_t x_row = t.x_stride * static_cast<int64_t>(dots ? sizeof(uint8_t) : sizeof(int16_t));
+  const int64_t x_row =
+      t.x_stride * static_cast<int64_t>(dots || !kHasInt16Rows ? sizeof(Int8) : sizeof(int16_t));
   t.groups = int8::groups_of(p.in);
   t.w = parts.weights + column * t.groups * int8::kGroup;
   t.w_step = std::min(int8::kPanelColumns, int8::padded_columns(p.out) - column) * int8::kGroup;
@@ -105,7 +106,7 @@ void QuantizeInt8Rows(const PackedLinearArgs& p, int64_t stride, int8_t* rows, f
 
 void MultiplyInt8(const PackedLinearArgs& p) {
   static thread_local Scratch scratch;
-  const bool dots = kHasInt8Dots && int8_dots();
+  const bool dots = kHasInt8Dots && int8_dots(), bytes = dots || !kHasInt16Rows;
   const int64_t stride = int8::groups_of(p.in) * int8::kGroup;
   auto* scales = scratch.get<float>(static_cast<size_t>(p.rows + p.rows * stride / 2));
   Int8Tile t{};
@@ -113,8 +114,8 @@ void MultiplyInt8(const PackedLinearArgs& p) {
   t.x_stride = stride;
   t.x_scales = scales;
   t.ldy = p.ldy;
-  if (dots) {
-    QuantizeRows(p, 128, stride, reinterpret_cast<uint8_t*>(scales + p.rows), scales);
+  if (bytes) {
+    QuantizeRows(p, kInt8Zero, stride, reinterpret_cast<Int8*>(scales + p.rows), scales);
   } else {
     QuantizeRows(p, 0, stride, reinterpret_cast<int16_t*>(scales + p.rows), scales);
   }

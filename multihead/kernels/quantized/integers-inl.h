@@ -21,12 +21,73 @@ namespace multihead::kernels::HWY_NAMESPACE {
 using TileInts = hn::Rebind<int32_t, TileFloats>;
 using IntVec = hn::Vec<TileInts>;
 
+// Ways to sum products of bytes: of four in pairs, of four at once, or of eight for two rows and two columns.
+enum class ByteSums { pairs, dots, squares };
+
+// Where products of bytes have vectors. Elsewhere loops go from byte to byte.
+#undef MULTIHEAD_BYTE_VECTORS
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_NEON
+#define MULTIHEAD_BYTE_VECTORS 1
+#else
+#define MULTIHEAD_BYTE_VECTORS 0
+#endif
+
 #if HWY_TARGET == HWY_AVX3
 // sum + Σ of four u · s. Highway 1.0.3 does not know the instruction and its target has no name for the
 // compiler; the callers have asked the CPU.
 HWY_INLINE IntVec DotBytes(IntVec sum, IntVec u, IntVec s) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(u.raw), "v"(s.raw));
   return sum;
+}
+#elif HWY_TARGET == HWY_NEON
+// Neither Highway 1.0.3 nor the compilers' target knows the instructions below, and assemblers refuse what the target
+// lacks: they are given as numbers, made from those of their registers. The callers have asked the CPU.
+#undef MH_NUMBERED
+#define MH_NUMBERED                                                                                  \
+  ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n\t" \
+  ".equ .Lmh_v\\n,\\n\n\t"                                                                           \
+  ".endr\n\t"                                                                                        \
+  ".inst .Lmh_%0 + (.Lmh_%1 << 5) + (.Lmh_%2 << 16) + "
+// sdot: sum + Σ of four a · b, both signed.
+HWY_INLINE IntVec DotBytes(IntVec sum, IntVec a, IntVec b) {
+  __asm__(MH_NUMBERED "0x4e809400" : "+w"(sum.raw) : "w"(a.raw), "w"(b.raw));
+  return sum;
+}
+// The same with lane kLane of b.
+template <int kLane>
+HWY_INLINE IntVec DotBytesOfLane(IntVec sum, IntVec a, IntVec b) {
+  __asm__(MH_NUMBERED "0x4f80e000 + %3"
+          : "+w"(sum.raw)
+          : "w"(a.raw), "w"(b.raw), "i"((kLane & 1) << 21 | (kLane & 2) << 10));
+  return sum;
+}
+// smmla: sum + a · bᵀ of two rows of eight each, [a0·b0, a0·b1, a1·b0, a1·b1].
+HWY_INLINE IntVec SquareOfBytes(IntVec sum, IntVec a, IntVec b) {
+  __asm__(MH_NUMBERED "0x4e80a400" : "+w"(sum.raw) : "w"(a.raw), "w"(b.raw));
+  return sum;
+}
+// The sum of DotBytes(). Two products of bytes fit an int16 unless all four are -128, which rows of x never hold.
+template <ByteSums kSums>
+HWY_INLINE IntVec AddFour(IntVec sum, IntVec a, IntVec b) {
+  if constexpr (kSums != ByteSums::pairs) return DotBytes(sum, a, b);
+  const int8x16_t x = vreinterpretq_s8_s32(a.raw), y = vreinterpretq_s8_s32(b.raw);
+  const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(y)), high = vmull_high_s8(x, y);
+  return IntVec(vpadalq_s16(sum.raw, vpaddq_s16(low, high)));
+}
+template <ByteSums kSums, int kLane>
+HWY_INLINE IntVec AddFourOfLane(IntVec sum, IntVec a, IntVec b) {
+  if constexpr (kSums != ByteSums::pairs) return DotBytesOfLane<kLane>(sum, a, b);
+  return AddFour<kSums>(sum, a, IntVec(vdupq_laneq_s32(b.raw, kLane)));
+}
+// Eight values of two rows.
+HWY_INLINE IntVec TwoRows(const int8_t* first, const int8_t* second) {
+  return IntVec(vreinterpretq_s32_s8(vcombine_s8(vld1_s8(first), vld1_s8(second))));
+}
+// The rows [2][4 columns] of two squares of two columns each.
+HWY_INLINE void RowsOfSquares(IntVec left, IntVec right, IntVec& first, IntVec& second) {
+  const int64x2_t a = vreinterpretq_s64_s32(left.raw), b = vreinterpretq_s64_s32(right.raw);
+  first = IntVec(vreinterpretq_s32_s64(vzip1q_s64(a, b)));
+  second = IntVec(vreinterpretq_s32_s64(vzip2q_s64(a, b)));
 }
 #endif
 
