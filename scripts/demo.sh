@@ -3,13 +3,13 @@
 # Transformer on Jane Austen's six novels and lets it write. Some minutes on two cores.
 #   scripts/demo.sh [FOLDER [FLAG...]]
 # FOLDER is where the model goes, runs/demo by default (an earlier demo there is replaced); FLAGs go to
-# `multihead train lm` in place of --precision bf16 --steps 1000: --steps 3000 takes longer and writes better.
+# `multihead train lm` in place of --precision bf16 --steps 750: --steps 3000 takes longer and writes better.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 model=${1:-runs/demo}
 shift || true
-if (($# == 0)); then set -- --precision bf16 --steps 1000; fi
+if (($# == 0)); then set -- --precision bf16 --steps 750; fi
 multihead=build/native/multihead
 corpus=data/austen.txt
 

@@ -20,6 +20,8 @@ void for_each_verb(F&& f) {
   }
 }
 
+constexpr const char* kShells = "bash zsh fish";
+
 bool is_path(const Flag& flag) { return flag.value == "FILE" || flag.value == "DIR" || flag.value == "PATH"; }
 
 std::string first_words(const std::string& prefix) {
@@ -34,7 +36,7 @@ std::string first_words(const std::string& prefix) {
 }
 
 std::string bash() {
-  std::string cases, values;
+  std::string cases, values = fmt::format("    \"completion:completion\") words=\"{}\" ;;\n", kShells);
   for_each_verb([&](const Verb& verb, const Flags& flags) {
     std::string names;
     for (const Flag& flag : flags.list()) {
@@ -112,6 +114,8 @@ std::string fish() {
         "-f -a {2}\n",
         group, first_words(group), fish_quoted(first_words(group)));
   }
+  out += fmt::format("complete -c multihead -n '__fish_seen_subcommand_from completion' -f -a {}\n",
+                     fish_quoted(kShells));
   for_each_verb([&](const Verb& verb, const Flags& flags) {
     std::string condition;
     std::istringstream words(verb.name);

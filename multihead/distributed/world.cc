@@ -49,8 +49,8 @@ const MpiFunctions& load(const Launch& launch) {
   const std::vector<std::string> paths = plugins(launch);
   MH_CHECK(!paths.empty(), ValueError, launch.launcher,
            " says that this is one of several processes, but found no multihead_openmpi.so or "
-           "multihead_mpich.so beside the program; they are built if MPI is installed (Debian: "
-           "libopenmpi-dev, libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
+           "multihead_mpich.so beside the program or in lib/multihead; they are built if MPI is installed "
+           "(Debian: libopenmpi-dev, libmpich-dev); MULTIHEAD_MPI_PLUGIN names one elsewhere");
   void* function = module_function(paths.front(), kOpenMpi);
   const char* error = nullptr;
   const MpiFunctions* functions =

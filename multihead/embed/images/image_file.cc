@@ -57,7 +57,8 @@ ReadPng png_reader() {
   if (multihead_read_png != nullptr) return multihead_read_png;
   const auto paths = find_modules(kPngModule);
   MH_CHECK(!paths.empty(), ValueError, "PNG images need ", kPngModule,
-           " beside this program; it is built where libpng is (Debian: libpng-dev, pkg-config)");
+           " beside this program or in lib/multihead; it is built where libpng is "
+           "(Debian: libpng-dev, pkg-config)");
   return reinterpret_cast<ReadPng>(  // NOLINT(*-reinterpret-cast): as dlsym is meant
       module_function(paths.front(), kReadPng));
 }
