@@ -72,6 +72,20 @@ HWY_INLINE void StoreInt8(const Int8Tile& t, int64_t i, int64_t j, bool whole, I
   whole ? hn::StoreU(y, d, t.y + at) : StoreLanes(y, mask, d, t.y + at);
 }
 
+// Calls use(tile, columns) for strips of a panel.
+template <int64_t kStrip, class Use>
+void EachStrip(const Int8Tile& panel, int64_t columns, const Use& use) {
+  for (int64_t c = 0; c < columns; c += kStrip) {
+    Int8Tile t = panel;
+    t.w += c * int8::kGroup;
+    t.w_scales += c;
+    t.y += c;
+    if (t.bias != nullptr) t.bias += c;
+    if (t.residual != nullptr) t.residual += c;
+    use(t, std::min(kStrip, columns - c));
+  }
+}
+
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 // Columns in the order of memory, two neighbouring sums for each; both halves of the lanes' columns.
 template <int MR>
@@ -126,16 +140,10 @@ inline void PairRowsOf(const Int8Tile& t, int64_t rows) {
 }
 
 inline void PairRows(const Int8Tile& t, int64_t rows, int64_t columns) {
-  for (int64_t c = 0; c < columns; c += kLanes) {
-    Int8Tile part = t;
-    part.w += c * int8::kGroup;
-    part.w_scales += c;
-    part.y += c;
-    if (t.bias != nullptr) part.bias += c;
-    if (t.residual != nullptr) part.residual += c;
-    part.last_lanes = std::min(kLanes, columns - c);
-    PairRowsOf(part, rows);
-  }
+  EachStrip<kLanes>(t, columns, [&](Int8Tile& strip, int64_t width) {
+    strip.last_lanes = width;
+    PairRowsOf(strip, rows);
+  });
 }
 #endif
 
@@ -236,7 +244,7 @@ void DotBytesRows(const Int8Tile& t, int64_t rows) {
 
 // At most kMaxVectors vectors of columns.
 template <ByteSums kSums>
-HWY_INLINE void DotBytesColumns(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
+void DotBytesColumns(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
   const int64_t vectors = (columns + kLanes - 1) / kLanes;
   t.last_lanes = columns - (vectors - 1) * kLanes;
   switch (vectors) {
@@ -339,21 +347,6 @@ inline void SquaresOrDots(Int8Tile& t, int64_t rows, int64_t columns, bool ahead
       return SquaresColumns<3>(t, rows, columns);
   }
 }
-
-// A panel in strips of four vectors, the widest tile.
-template <class Strip>
-void EachStrip(const Int8Tile& panel, int64_t columns, const Strip& strip) {
-  constexpr int64_t kStrip = 4 * kLanes;
-  for (int64_t c = 0; c < columns; c += kStrip) {
-    Int8Tile t = panel;
-    t.w += c * int8::kGroup;
-    t.w_scales += c;
-    t.y += c;
-    if (t.bias != nullptr) t.bias += c;
-    if (t.residual != nullptr) t.residual += c;
-    strip(t, std::min(kStrip, columns - c));
-  }
-}
 #endif
 
 // One row, `columns` <= kPanelColumns of a panel.
@@ -379,7 +372,7 @@ inline HWY_NOINLINE void PlainInt8Row(Int8Tile t, int64_t columns) {
 HWY_INLINE void Int8Rows(Int8Tile& t, int64_t rows, int64_t columns, [[maybe_unused]] bool dots,
                          [[maybe_unused]] bool ahead) {
 #if HWY_TARGET == HWY_NEON
-  return EachStrip(t, columns, [&](Int8Tile& strip, int64_t width) {
+  return EachStrip<4 * kLanes>(t, columns, [&](Int8Tile& strip, int64_t width) {
     if (int8_squares()) return SquaresOrDots(strip, rows, width, ahead);
     if (dots) return DotBytesColumns<ByteSums::dots>(strip, rows, width, ahead);
     DotBytesColumns<ByteSums::pairs>(strip, rows, width, ahead);
