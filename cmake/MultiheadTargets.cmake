@@ -37,9 +37,9 @@ function(multihead_compile_options target)
   endif()
 endfunction()
 
-# The instruction sets of x86 that MULTIHEAD_TARGETS names, as Highway names them. Without the list of this machine's, as
-# on other systems than Linux, all are built, from which programs choose when they start.
-function(multihead_targets result)
+# The instruction sets of x86 that MULTIHEAD_TARGETS does not name, as Highway names them. Without the list of this
+# machine's, as on other systems than Linux, all are built, from which programs choose when they start.
+function(multihead_targets_left_out result)
   set(all AVX2 AVX3)
   set(targets ${MULTIHEAD_TARGETS})
   if(targets STREQUAL "all" OR (targets MATCHES "^(host|best)$" AND NOT EXISTS /proc/cpuinfo))
@@ -64,7 +64,8 @@ function(multihead_targets result)
       message(FATAL_ERROR "multihead: MULTIHEAD_TARGETS: expected all, host, best, or of AVX2;AVX3, got \"${MULTIHEAD_TARGETS}\"")
     endif()
   endforeach()
-  set(${result} ${targets} PARENT_SCOPE)
+  list(REMOVE_ITEM all ${targets})
+  set(${result} ${all} PARENT_SCOPE)
 endfunction()
 
 # Precompiles headers that nearly every file of a kind of target includes: half of the time of an average file. The
