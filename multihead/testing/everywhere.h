@@ -56,7 +56,7 @@ class EverywhereScope {
 /// Calls check(where) on every instruction set, with and without dots of bytes, on one and three threads.
 inline void everywhere(const std::function<void(const std::string&)>& check) {
   const EverywhereScope scope;
-  for (const kernels::Isa isa : {kernels::Isa::baseline, kernels::Isa::avx2, kernels::Isa::avx512}) {
+  for (const kernels::Isa isa : kernels::kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     for (const bool dots : {true, false}) {
@@ -111,7 +111,7 @@ inline void check_everywhere(const std::function<Outputs()>& run, const Outputs6
   using kernels::Isa;
   const EverywhereScope scope;
   Outputs with_fma;
-  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     Outputs one_thread;

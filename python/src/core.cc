@@ -117,7 +117,8 @@ void bind_core(nb::module_& m) {
   m.def("has_tiles", &kernels::has_tiles, "Whether f32 matrix products can run on AMX tiles here.");
   m.def(
       "isa", [] { return std::string(kernels::isa_name(kernels::current_isa())); },
-      "The instruction set of the kernels: 'baseline', 'avx2' or 'avx512'. MULTIHEAD_ISA caps it.");
+      "The instruction set of the kernels: 'baseline', 'avx2', 'avx512' or, on ARM, 'neon'. MULTIHEAD_ISA "
+      "caps it.");
   m.def(
       "cpu_name", [] { return std::string(kernels::cpu_name()); }, "The CPU's name.");
   m.def(

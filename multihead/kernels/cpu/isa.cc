@@ -1,5 +1,6 @@
 #include "multihead/kernels/cpu/isa.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -33,10 +34,19 @@ Isa best_of(int64_t targets) {
 #if HWY_ARCH_X86
   if (targets & HWY_TARGETS & HWY_AVX3) return Isa::avx512;
   if (targets & HWY_TARGETS & HWY_AVX2) return Isa::avx2;
-#else
-  static_cast<void>(targets);
+#elif HWY_ARCH_ARM_A64
+  if (targets & HWY_NEON) return Isa::neon;
 #endif
+  static_cast<void>(targets);
   return Isa::baseline;
+}
+
+bool is_known(Isa isa) { return std::find(kIsas.begin(), kIsas.end(), isa) != kIsas.end(); }
+
+std::string known_names() {
+  std::string names;
+  for (const Isa isa : kIsas) names += concat(names.empty() ? "" : ", ", isa_name(isa));
+  return names;
 }
 
 // The best one up to `isa` that was built; a build for one machine has not all (MULTIHEAD_TARGETS).
@@ -44,11 +54,11 @@ Isa cap(Isa isa) {
   hwy::DisableTargets(~targets_up_to(isa));
   const int64_t targets = hwy::SupportedTargets();  // which chooses from all that the CPU has
   hwy::GetChosenTarget().Update(targets);
-  return best_of(targets);
+  return std::min(isa, best_of(targets));
 }
 
 bool parse(std::string_view name, Isa& isa) {
-  for (Isa candidate : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+  for (const Isa candidate : kIsas) {
     if (name == isa_name(candidate)) {
       isa = candidate;
       return true;
@@ -151,14 +161,14 @@ Isa best_isa() { return setting().best; }
 
 Isa current_isa() {
   const Setting& s = setting();
-  MH_CHECK(s.bad_value.empty(), ValueError, "MULTIHEAD_ISA: expected baseline, avx2 or avx512, got '",
+  MH_CHECK(s.bad_value.empty(), ValueError, "MULTIHEAD_ISA: expected one of ", known_names(), ", got '",
            s.bad_value, "'");
   return s.current;
 }
 
 void set_isa(Isa isa) {
-  MH_CHECK(isa <= best_isa(), ValueError, "set_isa: this CPU has no ", isa_name(isa), ", its best is ",
-           isa_name(best_isa()));
+  MH_CHECK(is_known(isa) && isa <= best_isa(), ValueError, "set_isa: this CPU has no ", isa_name(isa),
+           ", its best is ", isa_name(best_isa()));
   setting().current = cap(isa);
   setting().bad_value.clear();
 }
@@ -199,6 +209,8 @@ std::string_view isa_name(Isa isa) {
       return "avx512";
     case Isa::avx2:
       return "avx2";
+    case Isa::neon:
+      return "neon";
     default:
       return "baseline";
   }
@@ -206,7 +218,7 @@ std::string_view isa_name(Isa isa) {
 
 Isa parse_isa(std::string_view name) {
   Isa isa;
-  MH_CHECK(parse(name, isa), ValueError, "parse_isa: expected baseline, avx2 or avx512, got '", name, "'");
+  MH_CHECK(parse(name, isa), ValueError, "parse_isa: expected one of ", known_names(), ", got '", name, "'");
   return isa;
 }
 

@@ -1,13 +1,21 @@
 // Which instruction set the kernels dispatch to.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
 namespace multihead::kernels {
 
-/// Ordered: each level includes the ones before. `baseline` is what the compiler's target promises (SSE2).
-enum class Isa { baseline, avx2, avx512 };
+/// Ordered: on one kind of processor each level includes the ones before. `baseline` is what the compiler's target
+/// promises: SSE2; on ARM NEON, too, but for attention, which runs in plain loops there.
+enum class Isa { baseline, neon, avx2, avx512 };
+/// The levels of this kind of processor.
+#if defined(__aarch64__)
+inline constexpr auto kIsas = {Isa::baseline, Isa::neon};
+#else
+inline constexpr auto kIsas = {Isa::baseline, Isa::avx2, Isa::avx512};
+#endif
 
 /// The best level that this CPU has and MULTIHEAD_ISA / set_isa() allow.
 Isa current_isa();
@@ -39,7 +47,7 @@ void set_int8_dots(bool allowed);
 std::string missing_vectors();
 
 std::string_view isa_name(Isa isa);
-/// "baseline", "avx2" or "avx512"; throws ValueError otherwise.
+/// "baseline", "avx2", "avx512", on ARM "neon"; throws ValueError unless it is one of kIsas.
 Isa parse_isa(std::string_view name);
 
 /// The CPU's own name, e.g. "AMD EPYC".

@@ -23,7 +23,7 @@ template <class F>
 void on_every_isa(F&& f) {
   const testing::EverywhereScope scope;
   install_element_loops();
-  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : kIsas) {
     if (isa > best_isa()) continue;
     set_isa(isa);
     SCOPED_TRACE(isa_name(isa));

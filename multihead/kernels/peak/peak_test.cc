@@ -20,6 +20,7 @@ TEST(PeakTest, EveryInstructionSetIsMeasured) {
 }
 
 TEST(PeakTest, BrainFloatUnitsFollowTheInstructionSet) {
+  if (best_isa() < Isa::avx2) GTEST_SKIP() << "needs AVX2";
   EXPECT_EQ(bf16_unit().empty(), bf16_gflops(1e-4) == 0);
   set_isa(Isa::avx2);
   EXPECT_EQ(bf16_unit(), "");

@@ -157,7 +157,7 @@ void expect_values(const std::string& name, const NumberCase& x) {
 
 TEST(ProgramTest, OperationsOnNumbersEqualPlainLoops) {
   const testing::EverywhereScope scope;
-  for (const kernels::Isa isa : {kernels::Isa::baseline, kernels::Isa::avx2, kernels::Isa::avx512}) {
+  for (const kernels::Isa isa : kernels::kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     for (const auto& [name, x] : number_cases()) {
@@ -332,7 +332,7 @@ ScoreProgram program_of_integers(const std::string& name) {
 TEST(ProgramTest, OperationsOnIntegersEqualPlainLoops) {
   const testing::EverywhereScope scope;
   const int64_t queries = 75, keys = 13, offset = 4;
-  for (const kernels::Isa isa : {kernels::Isa::baseline, kernels::Isa::avx2, kernels::Isa::avx512}) {
+  for (const kernels::Isa isa : kernels::kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     for (const auto& [name, plain] : integer_cases()) {

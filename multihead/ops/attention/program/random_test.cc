@@ -84,7 +84,7 @@ void expect_random(const std::vector<int32_t>& registers, int64_t first_key) {
 
 TEST(RandomTest, TracedFunctionsGiveTheSameNumbers) {
   const testing::EverywhereScope scope;
-  for (const kernels::Isa isa : {kernels::Isa::baseline, kernels::Isa::avx2, kernels::Isa::avx512}) {
+  for (const kernels::Isa isa : kernels::kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     const std::vector<std::vector<int32_t>> indices = {{3},    {1},       {0, 1},       {3, 2},       {2, 3},
