@@ -51,7 +51,7 @@ def has_tiles() -> bool:
 
 def isa() -> str:
     """
-    The instruction set of the kernels: 'baseline', 'avx2' or 'avx512'. MULTIHEAD_ISA caps it.
+    The instruction set of the kernels: 'baseline', 'avx2', 'avx512' or, on ARM, 'neon'. MULTIHEAD_ISA caps it.
     """
 
 def cpu_name() -> str:
