@@ -111,7 +111,7 @@ inline void check_everywhere(const std::function<Outputs()>& run, const Outputs6
   using kernels::Isa;
   const EverywhereScope scope;
   Outputs with_fma;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     Outputs one_thread;

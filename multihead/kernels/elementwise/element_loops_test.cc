@@ -23,7 +23,7 @@ template <class F>
 void on_every_isa(F&& f) {
   const testing::EverywhereScope scope;
   install_element_loops();
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > best_isa()) continue;
     set_isa(isa);
     SCOPED_TRACE(isa_name(isa));

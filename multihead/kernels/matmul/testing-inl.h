@@ -30,7 +30,7 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& s) {
 
 inline std::vector<Isa> isas() {
   std::vector<Isa> all;
-  for (Isa isa : kIsas) {
+  for (Isa isa : kernels::kIsas) {
     if (isa <= best_isa()) all.push_back(isa);
   }
   return all;

@@ -82,7 +82,7 @@ struct Layer {
 // threads.
 TEST(PackedLinearTest, TheBitsOfGemmOnEveryTargetAndThreadCount) {
   const testing::EverywhereScope scope;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > best_isa()) continue;
     set_isa(isa);
     for (const Layer& layer :
@@ -188,7 +188,7 @@ TEST(PackedLinearTest, F16IsWidenedExactlyAndTakenOverAsItLies) {
   std::vector<Line> lines(packed_weight_bytes(WeightDtype::f16, kAll, 1) / 64);
   pack_f16(all, kAll, 1, lines);
   const float one = 1;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > best_isa()) continue;
     set_isa(isa);
     std::vector<float> y(kAll);

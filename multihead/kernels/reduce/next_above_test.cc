@@ -12,7 +12,7 @@ namespace {
 
 TEST(NextAboveTest, FindsTheFirst) {
   const testing::EverywhereScope scope;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > best_isa()) continue;
     set_isa(isa);
     std::vector<float> x(211, 1.0f);

@@ -117,7 +117,7 @@ std::vector<Bound> bounds() {
 
 void check_bounds(uint32_t stride) {
   const Isa best = current_isa();
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > best) continue;
     set_isa(isa);
     for (const Bound& b : bounds()) {
@@ -175,7 +175,7 @@ TEST(MathTest, LimitsAndNan) {
     f(&x, &y, 1);
     return y;
   };
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > best_isa()) continue;
     const Isa before = current_isa();
     set_isa(isa);

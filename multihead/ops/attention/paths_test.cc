@@ -82,7 +82,7 @@ void expect_same_bits(const Floats& a, const Floats& b, const std::string& what)
 template <class F>
 void on_every_path(F&& f) {
   const testing::EverywhereScope scope;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (isa > kernels::best_isa()) continue;
     kernels::set_isa(isa);
     for (const Path& path : kPaths) {

@@ -75,7 +75,7 @@ TEST(AttentionPromisesTest, ThreadsAndTargets) {
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
       const Operands x = operands(kind.batch, kind.heads, kind.kv_heads, kind.queries, kind.keys, dtype);
       std::optional<Pass> with_fma;
-      for (const Isa isa : kIsas) {
+      for (const Isa isa : kernels::kIsas) {
         if (isa > kernels::best_isa()) continue;
         kernels::set_isa(isa);
         std::optional<Pass> one;

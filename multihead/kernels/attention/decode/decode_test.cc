@@ -112,7 +112,7 @@ void expect_int8_is_its_numbers(const CaseOptions& o) {
 
 TEST(AttentionDecodeTest, Int8HasTheBitsOfTheNumbersItStandsFor) {
   const IsaGuard guard;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : kernels::kIsas) {
     if (kernels::best_isa() < isa) continue;
     kernels::set_isa(isa);
     for (CaseOptions o : cases()) {
