@@ -11,7 +11,7 @@
 // Memory    O(Tq + Tk) beyond the arguments; the [Tq, Tk] scores are never stored.
 // Bits      f32 results depend on the row and its keys alone: not on threads, batch, padding, chunking or
 //           (among FMA targets) vector width. See attention_key_block. bf16 keeps all of that but the last:
-//           where bf16_tiles() or bf16_dots() holds, tiles or products of pairs round differently from
+//           where bf16_tiles() or attention_on_pairs() holds, tiles or products of pairs round differently from
 //           widening (amx/precision.h, cpu/isa.h).
 // Errors    Callers check shapes and values; kernels throw only std::bad_alloc.
 //
@@ -303,8 +303,11 @@ inline std::array<HeadGradient, kHeadTerms> head_gradients(const ScoreTerms& t, 
            {t.alibi_slopes ? g.d_alibi_slopes : nullptr, 1, t.alibi_batch_stride, t.alibi_stride}}};
 }
 
+/// Whether the forward pass of bf16 runs on pairs: bf16_dots(), of AVX-512 alone.
+bool attention_on_pairs();
+
 /// f32: SIMD, all options. bf16: inputs and outputs in bf16, everything between in f32; in the forward pass
-/// with bf16_dots(), probabilities are rounded to bf16 before the product with the values, with bf16_tiles()
+/// with attention_on_pairs(), probabilities are rounded to bf16 before the product with the values, with bf16_tiles()
 /// probabilities and score gradients before any product. f64: the plain specification of reference-inl.h,
 /// parallel over batch and heads.
 void attention_forward(const AttentionProblem&, const ScoreTerms&, const AttentionInput&,

@@ -94,6 +94,8 @@ ForwardCall make_forward_call(const AttentionProblem& p, const ScoreTerms& terms
   return call;
 }
 
+bool attention_on_pairs() { return bf16_dots() && current_isa() == Isa::avx512; }
+
 void choose_engine(ForwardCall& call) {
   const MatmulPrecision precision = float32_matmul_precision();
   if (call.int8 || call.terms->relative_key || call.terms->relative_value) return;  // whose bands are in f32
@@ -101,7 +103,7 @@ void choose_engine(ForwardCall& call) {
   if (call.bf16 ? bf16_tiles() : has_tiles() && precision != MatmulPrecision::highest) {
     call.engine = Engine::amx;
     if (!call.bf16) call.scheme = part_scheme(precision);
-  } else if (call.bf16 && bf16_dots()) {
+  } else if (call.bf16 && attention_on_pairs()) {
     call.engine = Engine::pairs;
   }
 }

@@ -301,6 +301,7 @@ void reference_spread_row(const AttentionProblem& p, const ScoreTerms& t, const 
   const Strides4& bs = t.bias_strides;
   auto *d_bias = static_cast<T*>(g.d_bias), *d_relative = static_cast<T*>(g.d_relative_bias),
        *d_slopes = static_cast<T*>(g.d_alibi_slopes), *d_relative_key = static_cast<T*>(g.d_relative_key);
+  T d_slope = 0;  // of this row: one chain over all rows would lose digits in f32
   for (int64_t j = 0; j < n; ++j) {
     if (!row.keep[j]) continue;
     const T d_score = row.d_probability[j];
@@ -310,11 +311,10 @@ void reference_spread_row(const AttentionProblem& p, const ScoreTerms& t, const 
       d_relative[h * t.relative_stride + relative_index(distance, t.relative_center, t.relative_span)] +=
           d_score;
     }
-    if (d_slopes) {
-      d_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] -= d_score * static_cast<T>(std::abs(distance));
-    }
+    d_slope -= d_score * static_cast<T>(std::abs(distance));
     row.derivative[j] *= d_score;
   }
+  if (d_slopes) d_slopes[b * t.alibi_batch_stride + h * t.alibi_stride] += d_slope;
   if (!t.weights() && derivative_for(t, g) == ReferenceDerivative::behind_function) {
     const ScoreTile tile{row.raw.data(), 1, b, h, i, 1, 0, n};
     for (int64_t j = 0; j < n; ++j) row.derivative[j] = row.keep[j] ? row.derivative[j] : T{0};

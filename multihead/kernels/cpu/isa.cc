@@ -106,6 +106,10 @@ bool read_fast_dots() {
   if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
   std::memcpy(vendor, &b, 4), std::memcpy(vendor + 4, &d, 4), std::memcpy(vendor + 8, &c, 4);
   return std::memcmp(vendor, "AuthenticAMD", sizeof(vendor)) == 0;
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return true;
+#elif defined(__aarch64__) && defined(__linux__)
+  return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
 #else
   return false;
 #endif
@@ -133,6 +137,13 @@ bool read_int8_squares() {
   return false;
 #endif
 }
+
+// Where dots are.
+#if HWY_ARCH_X86
+constexpr Isa kDotsIsa = Isa::avx512;
+#else
+constexpr Isa kDotsIsa = Isa::neon;
+#endif
 
 std::atomic<bool> dots_allowed{true}, int8_dots_allowed{true};
 
@@ -175,7 +186,7 @@ void set_isa(Isa isa) {
 
 bool bf16_dots() {
   static const bool fast = read_fast_dots();
-  return fast && dots_allowed && current_isa() == Isa::avx512;
+  return fast && dots_allowed && current_isa() == kDotsIsa;
 }
 
 void set_bf16_dots(bool allowed) { dots_allowed = allowed; }
@@ -183,11 +194,7 @@ bool bf16_dots_allowed() { return dots_allowed; }
 
 bool int8_dots() {
   static const bool known = read_int8_dots();
-#if HWY_ARCH_X86
-  return known && int8_dots_allowed && current_isa() == Isa::avx512;
-#else
-  return known && int8_dots_allowed;
-#endif
+  return known && int8_dots_allowed && current_isa() == kDotsIsa;
 }
 
 bool int8_squares() {

@@ -26,17 +26,17 @@ Isa best_isa();
 /// Not to be called while kernels run.
 void set_isa(Isa isa);
 
-/// Whether bf16 products run on pairs (AVX512_BF16's dots): needs current_isa() avx512 and a CPU where they
-/// are twice as fast as f32 (AMD's; Intel's run at half the f32 rate). Else bf16 is widened to f32. The two
-/// round differently in the last bits.
+/// Whether bf16 products run on pairs: AVX512_BF16's dots need current_isa() avx512 and a CPU where they are twice as
+/// fast as f32 (AMD's; Intel's run at half the f32 rate), ARM's (FEAT_BF16: bfdot, bfmmla) `neon`. Else bf16 is widened
+/// to f32. The three round differently in the last bits.
 bool bf16_dots();
 /// Forbids them, and products of bf16 on tiles, or allows them again. Not to be called while kernels run.
 void set_bf16_dots(bool allowed);
 /// As set; whether the CPU has any is another matter.
 bool bf16_dots_allowed();
 
-/// Whether int8 products add four at once (AVX512_VNNI, which needs current_isa() avx512; ARM's dot products): if
-/// the CPU can. Else int8 is widened; the sums are integers, so the bits are the same.
+/// Whether int8 products add four at once (AVX512_VNNI, which needs current_isa() avx512; ARM's dot products, `neon`):
+/// if the CPU can. Else int8 is widened; the sums are integers, so the bits are the same.
 bool int8_dots();
 /// Whether they moreover take two rows by two columns at once (ARM's int8 matrix products), eight values of each.
 bool int8_squares();

@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 #include "multihead/core/tensor/copy-inl.h"
 #include "multihead/core/tensor/element_loops-inl.h"
+#include "multihead/kernels/cpu/float_environment-inl.h"
 #include "multihead/kernels/simd/bf16-inl.h"
 #include "multihead/kernels/simd/normal-inl.h"
 #include "multihead/kernels/simd/philox-inl.h"
@@ -63,6 +64,7 @@ HWY_INLINE bool HasNaN(V one, V two) {
 }
 
 void Convert(const float* from, Float16* to, int64_t count) {
+  const FloatEnvironment environment;  // ARM's conversion rounds as the thread does; x86's is told how
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto store = [&](hn::Vec<F32> v, Float16* p) HWY_ATTR {

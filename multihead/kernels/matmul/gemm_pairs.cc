@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 template TileFunction<Pairs> TileOf<Pairs>(bool, bool, int64_t, int);  // half.cc's too
 
 void MultiplyPairs(const EngineArgs& g) { MultiplyWith<Pairs>(g); }

@@ -7,8 +7,11 @@
 // Every element of C is a sum of chains of MulAdds in order of k, one for each kChain values of k: the error
 // of a chain grows with the root of its length. B is a row of vectors per k, A is broadcast word by word.
 //
-// Tiles are as large as the registers allow (32 on AVX-512, 16 else): MR·NV accumulators, NV vectors of B and
+// Tiles are as large as the registers allow (32 on AVX-512 and NEON, 16 else): MR·NV accumulators, NV vectors of B and
 // a broadcast. 6x4 vectors need 10 loads for 24 FMAs.
+//
+// An engine whose instruction takes two rows of A and two columns of B at once has Squares(), which makes as many steps
+// of a chain as it can.
 
 // Toggles per target: this file is included once for each by foreach_target.h.
 #if defined(MULTIHEAD_KERNELS_MATMUL_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -46,6 +49,9 @@ inline constexpr int64_t kLanes = kLanesOf<float>;
 inline constexpr int kMaxVectors = 4;
 // Rows of a full tile whose widest panel has 1, 2, 3, 4 vectors.
 inline constexpr int kTileRows[5] = {0, 12, 12, 8, 6};
+#elif HWY_TARGET == HWY_NEON
+inline constexpr int kMaxVectors = 4;
+inline constexpr int kTileRows[5] = {0, 12, 8, 8, 6};  // two vectors of 12 rows leave no room for squares
 #elif HWY_TARGET == HWY_SCALAR
 inline constexpr int kMaxVectors = 2;
 inline constexpr int kTileRows[5] = {0, 4, 4, 0, 0};
@@ -212,6 +218,9 @@ HWY_NOINLINE void Chain(const TileArgs<typename Engine::Real>& args, TilePlace<t
   if constexpr (kPrefetch == Prefetch::rows) {
     if (t.begin != nullptr) BeginTile<MR, NV>(t, acc);
   }
+  if constexpr (requires { Engine::template Squares<kRowMajorA>(t, at, steps, acc); }) {
+    steps = Engine::template Squares<kRowMajorA>(t, at, steps, acc);
+  }
   for (; steps > 0; --steps) Step<Engine, kRowMajorA, MR, NV, kPrefetch>(t, at, acc);
   place = at;
   if (add) AddTile<MR, NV>(t, acc);
@@ -271,7 +280,7 @@ TileFunction<Engine> TileOf(int64_t rows, int vectors) {
       return TileOf<Engine, kRowMajorA, kPrefetch, 1>(rows);
     case 2:
       return TileOf<Engine, kRowMajorA, kPrefetch, 2>(rows);
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
     case 3:
       return TileOf<Engine, kRowMajorA, kPrefetch, 3>(rows);
     case 4:

@@ -16,7 +16,7 @@ double thread_seconds();
 double fma_gflops(double seconds = 1e-3);
 
 /// The unit that multiplies bf16 on this CPU, as far as MULTIHEAD_ISA allows: "tiles" (AMX), "dots"
-/// (AVX512_BF16) or "".
+/// (AVX512_BF16), "squares" (ARM's bfmmla) or "".
 std::string_view bf16_unit();
 
 /// GFLOP/s of bf16 products summed in f32 that bf16_unit() reaches in registers, on random numbers; 0 if

@@ -1,4 +1,4 @@
-// The bf16 yardstick. Highway 1.0.3 knows neither dots nor tiles, so this file uses intrinsics, functions
+// The bf16 yardstick. Highway 1.0.3 knows neither dots nor squares nor tiles, so this file uses intrinsics, functions
 // compiled for their target, and checks of its own for what the CPU has and the system allows.
 #include <cstdint>
 
@@ -6,26 +6,21 @@
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/peak/peak.h"
+#include "multihead/kernels/simd/arm_numbers.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define MH_BF16_PEAK 1
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#else
-#define MH_BF16_PEAK 0
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace multihead::kernels {
 namespace {
 
-#if MH_BF16_PEAK
+#if defined(__x86_64__) || defined(__aarch64__)
 
 volatile float sink;
-
-bool has_dots() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-}
 
 // Pseudo-random bf16 numbers in ±[0.5, 1): the speed of some CPUs depends on how many bits change.
 void fill(uint16_t* x, int count) {
@@ -34,6 +29,27 @@ void fill(uint16_t* x, int count) {
     state = state * 1664525u + 1013904223u;
     x[i] = static_cast<uint16_t>((state >> 16 & 0x807f) | 0x3f00);
   }
+}
+
+template <class Burst>
+double rate(double flops, double seconds, Burst burst) {
+  const double start = thread_seconds();
+  double done = 0, elapsed = 0;
+  do {
+    sink = burst();
+    done += flops;
+    elapsed = thread_seconds() - start;
+  } while (elapsed < seconds);
+  return 1e-9 * done / elapsed;
+}
+
+#endif
+
+#if defined(__x86_64__)
+
+bool has_dots() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
 }
 
 // 24 independent chains hide a latency of 6 on two units. Flops per step: 16 lanes of two products each.
@@ -92,36 +108,51 @@ __attribute__((target("amx-tile,amx-bf16"))) float tile_burst() {
   return out[0];
 }
 
-template <class Burst>
-double rate(double flops, double seconds, Burst burst) {
-  const double start = thread_seconds();
-  double done = 0, elapsed = 0;
-  do {
-    sink = burst();
-    done += flops;
-    elapsed = thread_seconds() - start;
-  } while (elapsed < seconds);
-  return 1e-9 * done / elapsed;
+#elif defined(__aarch64__)
+
+// Two rows times two columns of four values each; 24 chains as of dots.
+constexpr int kChains = 24, kSquareSteps = 8192;
+constexpr double kSquareFlops = double{kSquareSteps} * kChains * 2 * 2 * 4 * 2;
+
+float square_burst() {
+  uint16_t x[16];
+  fill(x, 16);
+  const uint16x8_t a = vld1q_u16(x), b = vld1q_u16(x + 8);
+  float32x4_t chain[kChains];
+#pragma GCC unroll 24
+  for (int i = 0; i < kChains; ++i) chain[i] = vdupq_n_f32(0.01f * static_cast<float>(i));  // all different
+  for (int step = 0; step < kSquareSteps; ++step) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kChains; ++i)
+      __asm__ volatile(MH_NUMBERED "0x6e40ec00" : "+w"(chain[i]) : "w"(a), "w"(b));
+  }
+#pragma GCC unroll 24
+  for (int i = 1; i < kChains; ++i) chain[0] = vaddq_f32(chain[0], chain[i]);
+  return vgetq_lane_f32(chain[0], 0);
 }
 
-#endif  // MH_BF16_PEAK
+#endif
 
 }  // namespace
 
 std::string_view bf16_unit() {
-#if MH_BF16_PEAK
+#if defined(__x86_64__)
   static const bool dots = has_dots();
   if (has_tiles()) return "tiles";
   if (dots && current_isa() >= Isa::avx512) return "dots";
-#endif
   return "";
+#else
+  return bf16_dots() ? "squares" : "";
+#endif
 }
 
 double bf16_gflops(double seconds) {
-#if MH_BF16_PEAK
-  const std::string_view unit = bf16_unit();
+  [[maybe_unused]] const std::string_view unit = bf16_unit();
+#if defined(__x86_64__)
   if (unit == "tiles") return rate(kTileFlops, seconds, tile_burst);
   if (unit == "dots") return rate(kDotFlops, seconds, dot_burst);
+#elif defined(__aarch64__)
+  if (unit == "squares") return rate(kSquareFlops, seconds, square_burst);
 #endif
   static_cast<void>(seconds);
   return 0;

@@ -222,12 +222,13 @@ void MultiplyGroups(const PackedLinearArgs& p) {
     share_panels(p, groups::panels_of(p.out), kSerialFlops,
                  [&](int64_t begin, int64_t end) { panels(p, x, begin, end); });
   };
+  [[maybe_unused]] const ByteSums sums = BestByteSums(p.rows);
   groups::with_format(format_of(p.dtype).groups, [&]<GroupFormat kFormat>() {
-#if HWY_TARGET == HWY_AVX3
-    if (int8_dots()) return run(MultiplyGroupPanels<kFormat, ByteSums::dots>);
-#elif HWY_TARGET == HWY_NEON
-    if (p.rows > 1 && int8_squares()) return run(MultiplyGroupPanels<kFormat, ByteSums::squares>);
-    if (int8_dots()) return run(MultiplyGroupPanels<kFormat, ByteSums::dots>);
+#if HWY_TARGET == HWY_NEON
+    if (sums == ByteSums::squares) return run(MultiplyGroupPanels<kFormat, ByteSums::squares>);
+#endif
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+    if (sums == ByteSums::dots) return run(MultiplyGroupPanels<kFormat, ByteSums::dots>);
 #endif
     run(MultiplyGroupPanels<kFormat, ByteSums::pairs>);
   });

@@ -82,10 +82,47 @@ void unpack_as(const Half* from, int64_t row, int64_t out, int64_t in, float* to
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 extern template TileFunction<Pairs> TileOf<Pairs>(bool, bool, int64_t, int);  // in gemm_pairs.cc
 
+#if HWY_TARGET == HWY_AVX3
 static_assert(kPanelColumns == half::kColumns && kLanes == half::kStep, "one layout");
+
+void MultiplyPanelsOfPairs(const PackedLinearArgs& p, const PackedRows& x) { MultiplyPacked<Pairs>(p, x); }
+#else
+static_assert(kPanelColumns == half::kStep, "a panel is strips of the widest tile");
+
+void MultiplyStrip(const PackedLinearArgs& p, const PackedRows& x, const half::Place& panel) {
+  const int64_t column = panel.panel + panel.column, columns = std::min(kPanelColumns, p.out - column);
+  const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
+  GemmTileArgs t{};
+  t.a_stride = x.stride, t.b_stride = panel.width, t.c_stride = p.ldy;
+  t.b = static_cast<const float*>(p.packed) + panel.panel * x.words + panel.column;
+  t.k = x.words;
+  t.last_lanes = columns - (vectors - 1) * kLanes;
+  for (int64_t i = 0, height; i < p.rows; i += height) {
+    height = TileHeight(p.rows - i, kTileRows[vectors], vectors);
+    t.a = x.first + i * x.stride;
+    t.c = p.y + i * p.ldy + column;
+    TileOf<Pairs>(true, false, height, vectors)(t);
+  }
+}
+
+void MultiplyPanelsOfPairs(const PackedLinearArgs& p, const PackedRows& x) {
+  const GemmArgs<float> g = epilogue_of(p);
+  share_panels(p, (p.out + half::kColumns - 1) / half::kColumns, kPanelSerialFlops,
+               [&](int64_t begin, int64_t end) {
+                 LateFinish finish({g});
+                 for (int64_t i = begin * half::kColumns; i < std::min(end * half::kColumns, p.out);
+                      i += half::kColumns) {
+                   const int64_t columns = std::min(half::kColumns, p.out - i);
+                   for (int64_t j = 0; j < columns; j += kPanelColumns)
+                     MultiplyStrip(p, x, half::Place(i + j, p.out));
+                   finish({0, p.rows, i, columns});
+                 }
+               });
+}
+#endif
 
 void MultiplyPairsPacked(const PackedLinearArgs& p) {
   const int64_t words = (p.in + 1) / 2, stride = words + kLanes;  // rows a power of two apart share sets
@@ -96,7 +133,7 @@ void MultiplyPairsPacked(const PackedLinearArgs& p) {
   } else {
     parallel_for(p.rows, [&](int64_t i, int) HWY_ATTR { round(i); });
   }
-  MultiplyPacked<Pairs>(p, {rows, stride, words});
+  MultiplyPanelsOfPairs(p, {rows, stride, words});
 }
 #else
 void MultiplyPairsPacked(const PackedLinearArgs&) {}  // bf16_dots() is false

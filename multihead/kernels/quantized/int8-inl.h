@@ -37,8 +37,7 @@ inline constexpr int kInt8Zero = 0;
 using Int8 = uint8_t;
 inline constexpr int kInt8Zero = 128;
 #endif
-inline constexpr bool kHasInt8Dots = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
-inline constexpr bool kHasInt16Rows = HWY_TARGET != HWY_NEON;
+HWY_INLINE bool HasByteRows(ByteSums sums) { return HWY_TARGET == HWY_NEON || sums != ByteSums::pairs; }
 inline constexpr int64_t kInt8TileRows = MULTIHEAD_BYTE_VECTORS ? 6 : 1;
 
 struct Int8Tile {
@@ -242,21 +241,29 @@ void DotBytesRows(const Int8Tile& t, int64_t rows) {
   }
 }
 
-// At most kMaxVectors vectors of columns.
-template <ByteSums kSums>
-void DotBytesColumns(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
+// Calls use with the number of vectors of columns, at most four, as a constant.
+template <class Use>
+void WithVectors(Int8Tile& t, int64_t columns, const Use& use) {
   const int64_t vectors = (columns + kLanes - 1) / kLanes;
   t.last_lanes = columns - (vectors - 1) * kLanes;
   switch (vectors) {
     case 1:
-      return DotBytesRows<kSums, 1, false>(t, rows);
+      return use(std::integral_constant<int, 1>());
     case 2:
-      return DotBytesRows<kSums, 2, false>(t, rows);
+      return use(std::integral_constant<int, 2>());
     case 3:
-      return DotBytesRows<kSums, 3, false>(t, rows);
+      return use(std::integral_constant<int, 3>());
     default:
-      return ahead ? DotBytesRows<kSums, 4, true>(t, rows) : DotBytesRows<kSums, 4, false>(t, rows);
+      return use(std::integral_constant<int, 4>());
   }
+}
+
+template <ByteSums kSums>
+void DotBytesColumns(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
+  WithVectors(t, columns, [&](auto vectors) {
+    if (vectors == 4 && ahead) return DotBytesRows<kSums, 4, true>(t, rows);
+    DotBytesRows<kSums, vectors, false>(t, rows);
+  });
 }
 #endif
 
@@ -318,34 +325,12 @@ HWY_NOINLINE void SquaresTile(const Int8Tile& t, int64_t rows) {
   }
 }
 
-template <int kPairs>
-void SquaresColumns(Int8Tile& t, int64_t rows, int64_t columns) {
-  const int64_t vectors = (columns + kLanes - 1) / kLanes;
-  t.last_lanes = columns - (vectors - 1) * kLanes;
-  switch (vectors) {
-    case 1:
-      return SquaresTile<kPairs, 1>(t, rows);
-    case 2:
-      return SquaresTile<kPairs, 2>(t, rows);
-    case 3:
-      return SquaresTile<kPairs, 3>(t, rows);
-    default:
-      return SquaresTile<kPairs, 4>(t, rows);
-  }
-}
-
-inline void SquaresOrDots(Int8Tile& t, int64_t rows, int64_t columns, bool ahead) {
-  switch (rows) {
-    case 1:
-      return DotBytesColumns<ByteSums::dots>(t, rows, columns, ahead);
-    case 2:
-      return SquaresColumns<1>(t, rows, columns);
-    case 3:
-    case 4:
-      return SquaresColumns<2>(t, rows, columns);
-    default:
-      return SquaresColumns<3>(t, rows, columns);
-  }
+inline void SquaresColumns(Int8Tile& t, int64_t rows, int64_t columns) {
+  WithVectors(t, columns, [&](auto vectors) {
+    if (rows <= 2) return SquaresTile<1, vectors>(t, rows);
+    if (rows <= 4) return SquaresTile<2, vectors>(t, rows);
+    SquaresTile<3, vectors>(t, rows);
+  });
 }
 #endif
 
@@ -369,17 +354,17 @@ inline HWY_NOINLINE void PlainInt8Row(Int8Tile t, int64_t columns) {
 
 // At most kInt8TileRows rows times one panel. `ahead`: it comes from memory and is read this once. `t` is not
 // copied: fields just written one by one and read as vectors would wait for each other (5 to 10 % of a step).
-HWY_INLINE void Int8Rows(Int8Tile& t, int64_t rows, int64_t columns, [[maybe_unused]] bool dots,
+HWY_INLINE void Int8Rows(Int8Tile& t, int64_t rows, int64_t columns, [[maybe_unused]] ByteSums sums,
                          [[maybe_unused]] bool ahead) {
 #if HWY_TARGET == HWY_NEON
   return EachStrip<4 * kLanes>(t, columns, [&](Int8Tile& strip, int64_t width) {
-    if (int8_squares()) return SquaresOrDots(strip, rows, width, ahead);
-    if (dots) return DotBytesColumns<ByteSums::dots>(strip, rows, width, ahead);
-    DotBytesColumns<ByteSums::pairs>(strip, rows, width, ahead);
+    if (sums == ByteSums::pairs) return DotBytesColumns<ByteSums::pairs>(strip, rows, width, ahead);
+    if (sums == ByteSums::squares && rows > 1) return SquaresColumns(strip, rows, width);
+    DotBytesColumns<ByteSums::dots>(strip, rows, width, ahead);
   });
 #endif
 #if HWY_TARGET == HWY_AVX3
-  if (dots) return DotBytesColumns<ByteSums::dots>(t, rows, columns, ahead);
+  if (sums == ByteSums::dots) return DotBytesColumns<ByteSums::dots>(t, rows, columns, ahead);
 #endif
 #if HWY_TARGET == HWY_AVX2
   if (rows <= kWholePanelRows && columns == int8::kPanelColumns) {

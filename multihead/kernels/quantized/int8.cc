@@ -64,12 +64,11 @@ void PackInt8(const float* weight, int64_t stride, int64_t out, int64_t in, void
 }
 
 // All rows of one panel.
-void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t index) {
+void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, ByteSums sums, int64_t index) {
   const int64_t column = index * int8::kPanelColumns, columns = std::min(int8::kPanelColumns, p.out - column);
   const int8::PackedInt8 parts(p.packed, p.out, p.in);
   const bool here = p.activation == Activation::none || p.activation == Activation::relu;
-  const int64_t x_row =
-      t.x_stride * static_cast<int64_t>(dots || !kHasInt16Rows ? sizeof(Int8) : sizeof(int16_t));
+  const int64_t x_row = t.x_stride * static_cast<int64_t>(HasByteRows(sums) ? sizeof(Int8) : sizeof(int16_t));
   t.groups = int8::groups_of(p.in);
   t.w = parts.weights + column * t.groups * int8::kGroup;
   t.w_step = std::min(int8::kPanelColumns, int8::padded_columns(p.out) - column) * int8::kGroup;
@@ -85,7 +84,7 @@ void MultiplyInt8Panel(const PackedLinearArgs& p, Int8Tile t, bool dots, int64_t
     t.x_scales = x_scales + i;
     t.y = p.y + i * p.ldy + column;
     t.residual = here && p.residual != nullptr ? p.residual + i * p.ldy + column : nullptr;
-    Int8Rows(t, rows, columns, dots, p.rows <= kPackedFewRows);
+    Int8Rows(t, rows, columns, sums, p.rows <= kPackedFewRows);
     if (here) continue;
     Finish(epilogue_of(p), i, rows, column, columns);
   }
@@ -106,7 +105,7 @@ void QuantizeInt8Rows(const PackedLinearArgs& p, int64_t stride, int8_t* rows, f
 
 void MultiplyInt8(const PackedLinearArgs& p) {
   static thread_local Scratch scratch;
-  const bool dots = kHasInt8Dots && int8_dots(), bytes = dots || !kHasInt16Rows;
+  const ByteSums sums = BestByteSums(p.rows);
   const int64_t stride = int8::groups_of(p.in) * int8::kGroup;
   auto* scales = scratch.get<float>(static_cast<size_t>(p.rows + p.rows * stride / 2));
   Int8Tile t{};
@@ -114,14 +113,14 @@ void MultiplyInt8(const PackedLinearArgs& p) {
   t.x_stride = stride;
   t.x_scales = scales;
   t.ldy = p.ldy;
-  if (bytes) {
+  if (HasByteRows(sums)) {
     QuantizeRows(p, kInt8Zero, stride, reinterpret_cast<Int8*>(scales + p.rows), scales);
   } else {
     QuantizeRows(p, 0, stride, reinterpret_cast<int16_t*>(scales + p.rows), scales);
   }
   const int64_t panels = (p.out + int8::kPanelColumns - 1) / int8::kPanelColumns;
   share_panels(p, panels, kSerialFlops, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) MultiplyInt8Panel(p, t, dots, i);
+    for (int64_t i = begin; i < end; ++i) MultiplyInt8Panel(p, t, sums, i);
   });
 }
 

@@ -12,7 +12,9 @@
 #include <bit>
 #include <limits>
 
+#include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/micro_kernel-inl.h"
+#include "multihead/kernels/simd/arm_numbers.h"
 #include "multihead/kernels/simd/first_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,6 +25,17 @@ using IntVec = hn::Vec<TileInts>;
 
 // Ways to sum products of bytes: of four in pairs, of four at once, or of eight for two rows and two columns.
 enum class ByteSums { pairs, dots, squares };
+
+// What this CPU sums this many rows by.
+inline ByteSums BestByteSums([[maybe_unused]] int64_t rows) {
+#if HWY_TARGET == HWY_NEON
+  if (rows > 1 && int8_squares()) return ByteSums::squares;
+#endif
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+  if (int8_dots()) return ByteSums::dots;
+#endif
+  return ByteSums::pairs;
+}
 
 // Where products of bytes have vectors. Elsewhere loops go from byte to byte.
 #undef MULTIHEAD_BYTE_VECTORS
@@ -40,14 +53,6 @@ HWY_INLINE IntVec DotBytes(IntVec sum, IntVec u, IntVec s) {
   return sum;
 }
 #elif HWY_TARGET == HWY_NEON
-// Neither Highway 1.0.3 nor the compilers' target knows the instructions below, and assemblers refuse what the target
-// lacks: they are given as numbers, made from those of their registers. The callers have asked the CPU.
-#undef MH_NUMBERED
-#define MH_NUMBERED                                                                                  \
-  ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n\t" \
-  ".equ .Lmh_v\\n,\\n\n\t"                                                                           \
-  ".endr\n\t"                                                                                        \
-  ".inst .Lmh_%0 + (.Lmh_%1 << 5) + (.Lmh_%2 << 16) + "
 // sdot: sum + Σ of four a · b, both signed.
 HWY_INLINE IntVec DotBytes(IntVec sum, IntVec a, IntVec b) {
   __asm__(MH_NUMBERED "0x4e809400" : "+w"(sum.raw) : "w"(a.raw), "w"(b.raw));

@@ -101,7 +101,7 @@ void split_lines(const std::string& text, std::vector<std::string>& lines) {
 void explain_products(Dtype dtype, const char* relative, AttentionExplanation& e) {
   const kernels::MatmulPrecision precision = kernels::float32_matmul_precision();
   const bool tiles = kernels::has_tiles() && !relative;
-  const bool bf16_tiles = tiles && kernels::bf16_tiles(), dots = kernels::bf16_dots() && !relative;
+  const bool bf16_tiles = tiles && kernels::bf16_tiles(), dots = kernels::attention_on_pairs() && !relative;
   if (precision != kernels::MatmulPrecision::highest && dtype != Dtype::f64) {
     const std::string_view word = kernels::precision_name(precision);
     if (!tiles) {

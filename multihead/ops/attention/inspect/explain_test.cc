@@ -83,9 +83,9 @@ TEST(AttentionExplainTest, NamesTheKernelOfTheType) {
               HasSubstr("f16 is storage"));
   const Tensor half = y.to(Dtype::bf16);
   EXPECT_THAT(explain(half, half, half).to_string(),
-              HasSubstr(kernels::bf16_tiles()  ? "(AMX) forward and backward"
-                        : kernels::bf16_dots() ? "AVX512_BF16"
-                                               : "widened to f32"));
+              HasSubstr(kernels::bf16_tiles()           ? "(AMX) forward and backward"
+                        : kernels::attention_on_pairs() ? "AVX512_BF16"
+                                                        : "widened to f32"));
 }
 
 TEST(AttentionExplainTest, SaysWhatAPrecisionChanges) {
