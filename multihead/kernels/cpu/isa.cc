@@ -147,25 +147,6 @@ constexpr Isa kDotsIsa = Isa::neon;
 
 std::atomic<bool> dots_allowed{true}, int8_dots_allowed{true};
 
-std::string read_cpu_name() {
-#if defined(__x86_64__) || defined(__i386__)
-  unsigned words[12];
-  if (static_cast<unsigned>(__get_cpuid_max(0x80000000u, nullptr)) >= 0x80000004u) {
-    for (unsigned leaf = 0; leaf < 3; ++leaf) {
-      unsigned* w = words + 4 * leaf;
-      __get_cpuid(0x80000002u + leaf, &w[0], &w[1], &w[2], &w[3]);
-    }
-    char text[sizeof(words) + 1] = {};
-    std::memcpy(text, words, sizeof(words));
-    std::string name(text);
-    name.erase(0, name.find_first_not_of(' '));
-    name.erase(name.find_last_not_of(' ') + 1);
-    if (!name.empty()) return name;
-  }
-#endif
-  return "unknown CPU";
-}
-
 }  // namespace
 
 Isa best_isa() { return setting().best; }
@@ -227,11 +208,6 @@ Isa parse_isa(std::string_view name) {
   Isa isa;
   MH_CHECK(parse(name, isa), ValueError, "parse_isa: expected one of ", known_names(), ", got '", name, "'");
   return isa;
-}
-
-std::string_view cpu_name() {
-  static const std::string name = read_cpu_name();
-  return name;
 }
 
 }  // namespace multihead::kernels
