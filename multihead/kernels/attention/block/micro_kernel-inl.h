@@ -288,11 +288,13 @@ HWY_INLINE void ProductColumns(ProductArgs& t, int64_t rows, int64_t columns) {
       if constexpr (kEnd == End::alibi_max) t.slope += now, t.place += now;
     }
   } else {
-    for (; columns > 0; columns -= 2 * kN) {
-      ProductRows<kEnd, kStepOne, kCut, 6, 2>(t, rows);
-      t.b += 2 * kN, t.c += 2 * kN, t.max += 2 * kN, t.prefetch = nullptr;
-      if constexpr (HasPartial(kEnd)) t.partial += 2 * kN;
-      if constexpr (kEnd == End::alibi_max) t.slope += 2 * kN, t.place += 2 * kN;
+    constexpr int kVecs = HWY_TARGET == HWY_NEON ? kGroupVecs : 2,
+                  kStep = kVecs * kN;  // NEON has 32 registers
+    for (; columns > 0; columns -= kStep) {
+      ProductRows<kEnd, kStepOne, kCut, 6, kVecs>(t, rows);
+      t.b += kStep, t.c += kStep, t.max += kStep, t.prefetch = nullptr;
+      if constexpr (HasPartial(kEnd)) t.partial += kStep;
+      if constexpr (kEnd == End::alibi_max) t.slope += kStep, t.place += kStep;
     }
   }
 }
