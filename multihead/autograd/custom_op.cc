@@ -37,6 +37,8 @@ Gradients checked(Gradients gradients, const std::vector<Tensor>& inputs) {
 
 std::vector<Tensor> custom_op(const std::vector<Tensor>& inputs, const CustomForward& forward,
                               CustomBackward backward) {
+  MH_CHECK(forward != nullptr && backward != nullptr, ValueError,
+           "custom_op: it needs a forward and a backward");
   std::vector<Tensor> plain = detached(inputs, "input"), results;
   {
     const NoTape silent;

@@ -3,10 +3,12 @@
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/forgetful-inl.h"
 #include "multihead/autograd/tape.h"
+#include "multihead/core/error.h"
 
 namespace multihead {
 
 Tensor checkpoint(std::function<Tensor()> f) {
+  MH_CHECK(f != nullptr, ValueError, "checkpoint: it needs a function");
   Tape* const tape = Tape::current();
   if (tape == nullptr) return f();
   Tensor out;

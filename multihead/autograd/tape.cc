@@ -14,19 +14,16 @@ namespace {
 thread_local Tape* active = nullptr;
 thread_local const Tape* forgetful = nullptr;
 
-[[noreturn]] Tensor lost_result() {
+[[noreturn]] void lost_result() {
   throw ValueError(
-      "Tape: an op got a result of another tape, one that has ended or whose backward() has run, so its "
-      "gradient would be lost; compute it again under this tape, or take its detach() as a constant");
+      "Tape: an op got a result of another tape, an outer one or one that has ended or whose backward() has "
+      "run, so "
+      "its gradient would be lost; compute it again under this tape, or take its detach() as a constant");
 }
 
 // A result without its tape has nothing left that a gradient could reach, nor a recipe to compute it again.
 void make_stale(const std::vector<std::shared_ptr<GradientSlot>>& results) {
-  for (const auto& slot : results) slot->rebuild = &lost_result;
-}
-bool is_stale(const GradientSlot& slot) {
-  Tensor (*const* recipe)() = slot.rebuild.target<Tensor (*)()>();
-  return recipe != nullptr && *recipe == &lost_result;
+  for (const auto& slot : results) slot->tape = nullptr, slot->rebuild = nullptr;
 }
 
 // slot += gradient. The first gradient is shared, not copied, but for leaves, whose gradients users read and
@@ -58,6 +55,17 @@ void accumulate(GradientSlot& slot, Tensor gradient) {
 }
 
 }  // namespace
+
+class Tape::Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag = true; }
+  ~Running() { flag_ = false; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  bool& flag_;
+};
 
 // The uses of leaves that a backward has not come to yet.
 class Tape::OpenUses {
@@ -104,13 +112,16 @@ NoTape::~NoTape() { active = hidden_; }
 void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs,
                Backward backward) {
   for (const auto& slot : inputs) {
-    if (slot != nullptr && this != forgetful && is_stale(*slot)) lost_result();
+    if (slot == nullptr || slot->leaf || this == forgetful) continue;
+    // A tape whose backward runs comes to its results after what it calls now, such as a checkpoint's own tape.
+    if (slot->tape == nullptr || (slot->tape != this && !slot->tape->runs_backward_)) lost_result();
   }
   Node node{std::move(inputs), {}, std::move(backward)};
   for (Tensor& output : outputs) {
     // An op that returns its input's own handle would put its result into the input's slot.
     if (output.requires_grad()) output = output.detach();
     node.outputs.push_back(std::make_shared<GradientSlot>());
+    node.outputs.back()->tape = this;
     output.set_gradient_slot(node.outputs.back());
   }
   if (this == forgetful) return make_stale(node.outputs);
@@ -133,6 +144,10 @@ void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complet
   }
   MH_CHECK(seed.shape() == loss.shape(), ShapeError, "backward: seed must be ", loss.shape(), ", got ",
            seed.shape());
+  const bool wide = size_of(loss.dtype()) == 2 && seed.dtype() == Dtype::f32;
+  MH_CHECK(wide || seed.dtype() == loss.dtype(), DtypeError, "backward: seed must be ", loss.dtype(),
+           " like the loss, got ", seed.dtype());
+  const Running running(runs_backward_);
   copies_.clear();
   const NoTape silent;
   const Autocast off(Dtype::f32);

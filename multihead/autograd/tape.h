@@ -17,7 +17,7 @@ namespace multihead {
 /// One gradient per input of an op; an undefined tensor stands for zero. Those of 16-bit inputs are f32.
 using Gradients = std::vector<Tensor>;
 
-/// Records this thread's ops while it is alive. Tapes nest; the innermost records.
+/// Records this thread's ops while it is alive. Tapes nest; the innermost records, and refuses results of the others.
 class Tape {
  public:
   Tape();
@@ -26,7 +26,7 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   /// Accumulates d(sum(seed · loss))/d(leaf) into .grad() of every leaf that requires a gradient, in reverse
-  /// order, and clears the tape. Without a seed, `loss` must have one element. Throws ShapeError (seed),
+  /// order, and clears the tape. Without a seed, `loss` must have one element. Throws ShapeError and DtypeError (seed),
   /// ValueError (loss was not recorded here, or backward() has already consumed it).
   ///
   /// `complete` is called for each leaf once its gradient is final, and may move the gradient away, while the
@@ -52,9 +52,11 @@ class Tape {
     Backward backward;
   };
   class OpenUses;
+  class Running;
   std::vector<Node> nodes_;
   std::unordered_map<std::shared_ptr<GradientSlot>, Tensor> copies_;
   Tape* outer_;
+  bool runs_backward_ = false;
 };
 
 /// Disables recording on this thread while alive.

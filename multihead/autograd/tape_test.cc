@@ -190,15 +190,32 @@ TEST(TapeTest, ResultsOfATapeThatIsGoneAreRefused) {
   EXPECT_EQ(outer.size(), 0u);
 }
 
-TEST(TapeTest, ResultsOfAnOuterTapeStayUsable) {
+TEST(TapeTest, ASeedHasTheTypeOfItsLoss) {
+  const Tensor x = leaf(3), half = Tensor::ones({1}, Dtype::bf16).set_requires_grad();
+  Tape tape;
+  const Tensor y = multiply(x, x);
+  EXPECT_THROW(tape.backward(y, Tensor::ones({1})), DtypeError);
+  EXPECT_THROW(tape.backward(y, Tensor::ones({1}, Dtype::i64)), DtypeError);
+  tape.backward(y, Tensor::ones({1}, Dtype::f64));
+  EXPECT_EQ(x.grad().item(), 6);
+  tape.backward(half, Tensor::ones({1}));
+  tape.backward(half, Tensor::ones({1}, Dtype::bf16));
+  EXPECT_EQ(half.grad().item(), 2);
+  EXPECT_THROW(checkpoint({}), ValueError);
+}
+
+// An inner tape could not bring their gradients further than to themselves.
+TEST(TapeTest, ResultsOfAnOuterTapeAreRefusedAndStayUsable) {
   const Tensor x = leaf(3);
   Tape outer;
   const Tensor y = multiply(x, x);
   {
     Tape inner;
-    inner.backward(multiply(y, y));
+    EXPECT_THROW(multiply(y, x), ValueError);
+    inner.backward(multiply(y.detach(), x));
   }
-  EXPECT_NO_THROW(multiply(y, y));
+  outer.backward(multiply(y, x));
+  EXPECT_EQ(x.grad().item(), 9 + 27);
 }
 
 }  // namespace

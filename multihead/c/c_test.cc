@@ -168,8 +168,13 @@ TEST_F(CModels, WrongCallsAreNamed) {
   mh_generate_options options = MH_GENERATE_OPTIONS;
   options.top_p = 2;
   EXPECT_EQ(mh_generate(model, "a", &options, nullptr), MH_INVALID);
-  options.top_p = -1, options.stop_count = 1;
+  options.top_p = -1, options.temperature = NAN;
   EXPECT_EQ(mh_generate(model, "a", &options, nullptr), MH_INVALID);
+  options.temperature = -1, options.stop_count = 1;
+  EXPECT_EQ(mh_generate(model, "a", &options, nullptr), MH_INVALID);
+  const char* stops[] = {"unseen", nullptr};
+  options.stop = stops, options.stop_count = 2;
+  EXPECT_EQ(mh_generate(model, "a", &options, nullptr), MH_INVALID) << "every stop string counts";
   const mh_message messages[] = {{"user", nullptr}};
   EXPECT_EQ(mh_chat(model, messages, 1, nullptr, nullptr), MH_INVALID);
   mh_model_free(model);

@@ -34,13 +34,16 @@ GenerateOptions rules(const mh_model& model, const mh_generate_options& given,
   const models::GenerationConfig defaults = models::load_generation_config(model.path);
   apply(defaults, options);
   options.max_new_tokens = given.max_new_tokens;
-  if (given.temperature >= 0) options.sampling.temperature = given.temperature;
+  // NaN is not below 0 and is refused.
+  if (!(given.temperature < 0)) options.sampling.temperature = given.temperature;
   if (given.top_k >= 0) options.sampling.top_k = given.top_k;
-  if (given.top_p >= 0) options.sampling.top_p = given.top_p;
+  if (!(given.top_p < 0)) options.sampling.top_p = given.top_p;
   check(options.sampling);
   stops = defaults.stop_strings;
-  for (size_t i = 0; i < given.stop_count; ++i)
-    stops.emplace_back(&checked(checked(given.stop, "options.stop"), "options.stop"));
+  for (size_t i = 0; i < given.stop_count; ++i) {
+    checked(given.stop, "options.stop");
+    stops.emplace_back(&checked(given.stop[i], "options.stop"));
+  }
   return options;
 }
 

@@ -55,9 +55,11 @@ bool is_packed(const MultiHeadAttentionOptions& o) {
 }
 
 // [B, T, heads * D] -> [B, T, heads, D]
-Tensor split_heads(const Tensor& x, int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, -1}); }
+Tensor split_heads(const Tensor& x, int64_t heads) {
+  return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads});
+}
 
-Tensor merge_heads(const Tensor& x) { return reshape(x, {x.size(0), x.size(1), -1}); }
+Tensor merge_heads(const Tensor& x) { return reshape(x, {x.size(0), x.size(1), x.size(2) * x.size(3)}); }
 
 // Cached keys [B, Hkv, capacity, D] as [B, length, Hkv, D], without a copy.
 Tensor cached_tokens(const Tensor& cache, int64_t length) {
@@ -325,6 +327,9 @@ Tensor MultiHeadAttention::operator()(const Tensor& query, const Tensor& key, co
 
 Tensor MultiHeadAttention::decode(const Tensor& x, const CacheUpdate& update,
                                   const AttentionCall& call) const {
+  MH_CHECK(update.cache != nullptr, ValueError, "MultiHeadAttention: decode needs a cache");
+  MH_CHECK(update.window >= 0, ValueError, "MultiHeadAttention: window must not be negative, got ",
+           update.window);
   const NoTape silent;
   const Projected heads = project(x, x, x, call.rotary);
   append(*update.cache, transpose(heads.key, 1, 2), transpose(heads.value, 1, 2), update.held, update.counts);
@@ -345,16 +350,16 @@ KvCache MultiHeadAttention::project_memory(const Tensor& key, const Tensor& valu
 Tensor MultiHeadAttention::attend(const Tensor& query, const KvCache& memory,
                                   const AttentionCall& call) const {
   const int64_t rows = query.size(0), memory_rows = memory.key.size(0);
-  MH_CHECK(memory_rows > 0 && rows % memory_rows == 0, ShapeError, "MultiHeadAttention: ", rows,
-           " rows of queries cannot share a memory of ", memory_rows, " rows");
+  MH_CHECK(rows == memory_rows || (memory_rows > 0 && rows % memory_rows == 0), ShapeError,
+           "MultiHeadAttention: ", rows, " rows of queries cannot share a memory of ", memory_rows, " rows");
   const Projected heads = {project_queries(query), transpose(memory.key, 1, 2),
                            transpose(memory.value, 1, 2)};
   if (rows == memory_rows) return attend_cached(heads, call);
   // Rows that share a memory become queries of one sequence: its keys are read once.
-  const Tensor q =
-      reshape(heads.query, {memory_rows, rows / memory_rows * query.size(1), options_.num_heads, -1});
+  const Tensor q = reshape(heads.query, {memory_rows, rows / memory_rows * query.size(1), options_.num_heads,
+                                         heads.query.size(3)});
   const Tensor out = attend_cached({q, heads.key, heads.value}, call);
-  return reshape(out, {rows, query.size(1), -1});
+  return reshape(out, {rows, query.size(1), out.size(2)});
 }
 
 }  // namespace multihead::nn

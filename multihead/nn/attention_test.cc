@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/elementwise.h"
@@ -204,6 +206,19 @@ TEST(MultiHeadAttentionTest, ResidualIsAdded) {
   expect_near(attention(x, x, x, {.residual = x}), add(attention(x, x, x), x), 1e-6);
 }
 
+TEST(MultiHeadAttentionTest, NoKeysNoQueriesAndNoRowsAreSizesToo) {
+  Rng rng(3);
+  const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
+  const Tensor x = random({2, 5, 12}, 7), none = Tensor::zeros({2, 0, 12}),
+               no_rows = Tensor::zeros({0, 5, 12});
+  const Tensor nothing = attention(x, none, none);
+  for (int64_t i = 0; i < nothing.numel(); ++i)
+    EXPECT_EQ(nothing.to_vector<float>()[i], attention.out_proj.bias.to_vector<float>()[i % 12]);
+  EXPECT_EQ(attention(none, x, x).shape(), none.shape());
+  EXPECT_EQ(attention(no_rows, no_rows, no_rows).shape(), no_rows.shape());
+  EXPECT_EQ(attention.attend(no_rows, attention.project_memory(no_rows, no_rows)).shape(), no_rows.shape());
+}
+
 TEST(MultiHeadAttentionTest, WrongSizesAreNamed) {
   Rng rng(3);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 10, .num_heads = 3}, rng), ValueError);
@@ -219,6 +234,12 @@ TEST(MultiHeadAttentionTest, WrongSizesAreNamed) {
   KvCache cache{Tensor::zeros({2, 3, 6, 4}), Tensor::zeros({2, 3, 6, 4})};
   const std::vector<int64_t> full = {4, 4}, five = {5, 5};
   EXPECT_THROW(attention.decode(x, {&cache, full, five}), ValueError);
+  const std::vector<int64_t> one = {1, 1}, before = {0, -1},
+                             beyond = {0, std::numeric_limits<int64_t>::max()};
+  EXPECT_THROW(attention.decode(x, {&cache, before, one}), ValueError);
+  EXPECT_THROW(attention.decode(x, {&cache, beyond, one}), ValueError);
+  EXPECT_THROW(attention.decode(x, {nullptr, one, one}), ValueError);
+  EXPECT_THROW(attention.decode(x, {&cache, one, one, -4}), ValueError);
 }
 
 }  // namespace

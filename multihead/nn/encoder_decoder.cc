@@ -31,8 +31,14 @@ LayerCall layer_call(const StackCall& call) {
   return layer;
 }
 
+void check_captures(const char* who, const std::vector<AttentionCapture>* captures, size_t layers) {
+  MH_CHECK(captures == nullptr || captures->size() == layers, ShapeError, who,
+           ": expected a capture for each of ", layers, " layers, got ",
+           captures == nullptr ? 0 : captures->size());
+}
+
 AttentionCapture* capture_of(std::vector<AttentionCapture>* captures, size_t layer) {
-  return captures != nullptr ? &captures->at(layer) : nullptr;
+  return captures != nullptr ? &(*captures)[layer] : nullptr;
 }
 
 Tensor to_tensor(const std::vector<int64_t>& values) {
@@ -47,6 +53,10 @@ TransformerEncoder::TransformerEncoder(const StackOptions& options, Rng& rng)
 }
 
 Tensor TransformerEncoder::operator()(const Tensor& x, const StackCall& call) const {
+  MH_CHECK(call.state == nullptr && call.counts.empty() && call.memory_mask.is_empty() &&
+               call.cross_capture == nullptr,
+           ValueError, "TransformerEncoder: state, counts, memory_mask and cross_capture are a decoder's");
+  check_captures("TransformerEncoder", call.capture, layers.size());
   LayerCall layer = layer_call(call);
   Tensor y = x;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -68,6 +78,12 @@ TransformerDecoder::TransformerDecoder(const StackOptions& options, Rng& rng)
 }
 
 Tensor TransformerDecoder::operator()(const Tensor& x, const Tensor& memory, const StackCall& call) const {
+  check_captures("TransformerDecoder", call.capture, layers.size());
+  check_captures("TransformerDecoder", call.cross_capture, layers.size());
+  MH_CHECK(call.state == nullptr || !memory.defined(), ValueError,
+           "TransformerDecoder: a state has its memory from start(); give one or the other");
+  MH_CHECK(call.state != nullptr || call.counts.empty(), ValueError,
+           "TransformerDecoder: counts are of tokens that a state gets");
   LayerCall layer = layer_call(call);
   DecodeState* state = call.state;
   std::optional<Busy> busy;
@@ -106,6 +122,7 @@ Tensor TransformerDecoder::operator()(const Tensor& x, const Tensor& memory, con
 
 DecodeState TransformerDecoder::start(const Tensor& memory, const std::vector<int64_t>& memory_lengths,
                                       int64_t capacity, std::optional<Dtype> dtype) const {
+  MH_CHECK(!layers.empty(), ValueError, "TransformerDecoder: it has no layers to start");
   const int64_t batch = memory.size(0), length = memory.size(1);
   MH_CHECK(memory_lengths.empty() || static_cast<int64_t>(memory_lengths.size()) == batch, ShapeError,
            "TransformerDecoder: memory_lengths must have ", batch, " entries, got ", memory_lengths.size());

@@ -219,6 +219,25 @@ TEST(DecodeStateTest, MemoryIsWhatWasPlannedAndLinear) {
                ValueError);
 }
 
+TEST(EncoderDecoderTest, OptionsWithoutEffectAreRefused) {
+  Rng rng(20);
+  const TransformerEncoder encoder(options(true), rng);
+  const TransformerDecoder decoder(options(true), rng);
+  const Tensor memory = noise({2, 3, kEmbed}, 21), x = noise({2, 2, kEmbed}, 22);
+  DecodeState state = decoder.start(memory, {}, 3);
+  std::vector<AttentionCapture> one(1), three(3);
+  EXPECT_THROW(encoder(x, {.state = &state}), ValueError);
+  EXPECT_THROW(encoder(x, {.counts = {1, 1}}), ValueError);
+  EXPECT_THROW(encoder(x, {.memory_mask = valid({1, 2})}), ValueError);
+  EXPECT_THROW(encoder(x, {.cross_capture = &three}), ValueError);
+  EXPECT_THROW(encoder(x, {.capture = &one}), ShapeError);
+  EXPECT_THROW(decoder(x, memory, {.cross_capture = &one}), ShapeError);
+  EXPECT_THROW(decoder(x, memory, {.state = &state}), ValueError);
+  EXPECT_THROW(decoder(x, memory, {.counts = {1, 1}}), ValueError);
+  EXPECT_THROW(encoder.layers[0](x, {.memory = memory}), ValueError);
+  EXPECT_THROW(TransformerDecoder().start(memory, {}, 3), ValueError);
+}
+
 TEST(DecodeStateTest, WrongUsesAreNamedAndChangeNothing) {
   Rng rng(20);
   const TransformerDecoder decoder(options(true), rng);

@@ -16,6 +16,8 @@ Tensor sinusoidal_positions(int64_t length, int64_t embed_dim, int64_t start, Si
                             double base) {
   MH_CHECK(embed_dim > 0 && length >= 0 && start >= 0, ValueError, "sinusoidal_positions: embed_dim ",
            embed_dim, ", length ", length, " and start ", start, " must not be negative");
+  MH_CHECK(base > 0 && std::isfinite(base), ValueError,
+           "sinusoidal_positions: base must be positive and finite, got ", base);
   const bool ends_at_base = layout == SinusoidLayout::tensor2tensor;
   MH_CHECK(!ends_at_base || embed_dim >= 4, ValueError,
            "sinusoidal_positions: tensor2tensor needs an embed_dim of at least 4, got ", embed_dim);

@@ -112,6 +112,8 @@ struct TransformerLayer::Modules {
 };
 
 Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) const {
+  MH_CHECK(options_.cross_attention || (!call.memory.defined() && call.projected == nullptr), ValueError,
+           "TransformerLayer: a memory is for a layer with cross_attention");
   MH_CHECK(!options_.cross_attention || call.memory.defined() || call.projected != nullptr, ValueError,
            "TransformerLayer: a layer with cross_attention needs a memory");
   const Modules modules{*this, call};

@@ -194,6 +194,7 @@ Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads) {
   if (x.dtype() == Dtype::f16) return cast(rotary(detail::widened(x), table, heads), Dtype::f16);
   detail::check_real_or_bf16("rotary", "x", x);
   MH_CHECK(x.rank() == 4, ShapeError, "rotary: x must be [B, T, N, D], got ", x.shape());
+  MH_CHECK(heads >= -1, ValueError, "rotary: heads must be a number of them or -1, all, got ", heads);
   const Sizes sizes = {x.size(0),         x.size(1), x.size(2), x.size(3), heads < 0 ? x.size(2) : heads,
                        table.cos.size(-1)};
   const Shape one = {1, sizes.tokens, sizes.pairs}, each = {sizes.batch, sizes.tokens, sizes.pairs};

@@ -40,7 +40,8 @@ struct AdamWOptions {
   bool eps_hat = false;       ///< see AdamOptions
 };
 
-/// Adam with decoupled weight decay: weights shrink by lr · weight_decay in each step. As torch.optim.AdamW.
+/// Adam with decoupled weight decay: weights shrink by lr · weight_decay in each step. As torch.optim.AdamW, with one
+/// step count for all parameters.
 class AdamW : public Optimizer {
  public:
   explicit AdamW(ParameterList parameters, const AdamWOptions& options = {});

@@ -3361,12 +3361,15 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None: ...
 
 class Adam(Optimizer):
-    """As torch.optim.Adam."""
+    """
+    As torch.optim.Adam, but with one count of steps for all parameters: one that gets its first gradient late
+    is corrected as one of that many steps.
+    """
 
     def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, eps_hat: bool = False) -> None: ...
 
 class AdamW(Optimizer):
-    """As torch.optim.AdamW."""
+    """As torch.optim.AdamW, but with one count of steps for all parameters, as Adam."""
 
     def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.01, decay_vectors: bool = True, eps_hat: bool = False) -> None: ...
 

@@ -15,6 +15,7 @@ from ._core import Tensor
 from ._types import ArrayLike, DTypeLike, Index
 
 _WHOLE = ("int64", "int32", "bool")
+_REAL = {"float32", "float64", "float16", "bfloat16"}
 _HINTS = {  # what is typed out of habit -> what to write here
     "view": "reshape(...)",
     "dim": "ndim",
@@ -62,12 +63,13 @@ def _is_operand(x: Any) -> bool:
 
 
 def _tensor(result: Any, *inputs: Any) -> Tensor:
-    """A Tensor of what NumPy made; whole numbers divided are float32, as Python's real numbers are here."""
-    wide = any(str(getattr(x, "dtype", "")) == "float64" for x in inputs)
+    """A Tensor of what NumPy made of the inputs, in their real type, by the rules of + and *: numbers have none, whole
+    numbers divided are float32."""
+    real = {str(x.dtype) for x in inputs if hasattr(x, "dtype") and not isinstance(x, np.generic)} & _REAL
+    if len(real) > 1:
+        raise _core.DtypeError(f"Tensor: {' and '.join(sorted(real))} in one operation; cast() one of them")
     result = np.asarray(result)
-    if result.dtype == np.float64 and not wide:
-        result = result.astype(np.float32)
-    return _core.tensor(result)
+    return _core.tensor(result, dtype=next(iter(real), "float32") if result.dtype.kind == "f" else None)
 
 
 def by_numpy(ufunc: str, a: Any, b: Any) -> Tensor:
@@ -80,10 +82,10 @@ def index(x: Tensor, key: Any) -> Tensor:
     items = key if isinstance(key, tuple) else (key,)
     plain = tuple(_index(item) for item in items)
     if not _learns(x):
-        array = np.ascontiguousarray(_array(x)[plain])
+        array = np.asarray(_array(x)[plain], order="C")
         return _core.tensor(array, dtype=x.dtype)
-    places = np.arange(x.size).reshape(x.shape)[plain]
-    return _core.take(_core.reshape(x, (x.size,)), np.ascontiguousarray(places), 0)
+    places = np.asarray(np.arange(x.size).reshape(x.shape)[plain], order="C")
+    return _core.take(_core.reshape(x, (x.size,)), places, 0)
 
 
 def _index(item: Any) -> Any:
@@ -292,6 +294,8 @@ class Methods:
         self: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: float = 0
     ) -> Tensor:
         """Variance; correction=1 divides by one less than the count."""
+        if self.dtype in ("float16", "bfloat16"):  # whose sums of squares may be out of range
+            return _core.cast(_core.cast(self, "float32").var(axis, keepdims, correction), self.dtype)
         x = self.to("float32") if self.dtype in _WHOLE else self
         center = x - x.mean(axis, True)
         total = _core.square(center).sum(axis, keepdims)

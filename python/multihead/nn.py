@@ -70,7 +70,7 @@ class Module:
         if problems:
             raise _core.FormatError(f"{type(self).__name__}: " + "; ".join(problems))
         for name, tensor in own.items():
-            tensor.detach().numpy()[...] = state[name].to(tensor.dtype).numpy()
+            tensor.detach()._copy_from(state[name])
 
     def zero_grad(self) -> None:
         for tensor in self.parameters():

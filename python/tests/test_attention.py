@@ -309,3 +309,9 @@ def test_a_page_of_a_language_model(tmp_path):
     encoder = mh.models.Encoder(mh.models.EncoderConfig(vocab_size=20, num_layers=2, num_heads=2, embed_dim=16))
     assert '"rows":[2,6]' in mh.attend(model, "the cat", tokenizer, rows=[2, 6]).html
     assert '"causal":false' in mh.attend(encoder, "the cat", tokenizer).html
+
+
+def test_a_bool_is_no_offset():
+    for make in (lambda: mh.causal(True), lambda: mh.window(True, 0), lambda: mh.window(2, False)):
+        with pytest.raises(TypeError, match="must be an integer, got bool"):
+            make()

@@ -207,3 +207,14 @@ def test_what_cannot_be_pickled_says_so():
     for thing in (mh.nn.Linear(2, 2), mh.Tape(), mh.nn.MultiHeadAttention(8, 2).make_state(1, 4)):
         with pytest.raises(TypeError, match="pickle|picklable"):
             pickle.dumps(thing)
+
+
+def test_a_state_fits_modules_of_any_type():
+    class Model(mh.nn.Module):
+        def __init__(self):
+            self.linear = mh.nn.Linear(2, 2)
+
+    model = Model()
+    model.linear.to("bfloat16")
+    model.load_state_dict({"linear.weight": np.ones((2, 2), "f4"), "linear.bias": np.ones(2, "f4")})
+    assert (np.asarray(model.linear.weight.to("float32")) == 1).all() and model.linear.weight.dtype == "bfloat16"

@@ -284,3 +284,47 @@ def test_memory_errors():
         mh.zeros((2**62, 4))
     with pytest.raises(ValueError):
         mh.zeros((-1,))
+
+
+def test_lists_lose_no_gradient():
+    w = mh.tensor(np.ones(2, "f4"), requires_grad=True)
+    assert mh.tensor([w, w]).shape == (2, 2)  # nothing records
+    with mh.Tape() as tape:
+        for make in (lambda: mh.add([w, w], w), lambda: mh.softmax([[w[0], w[1]]]), lambda: mh.tensor([w, [w]])):
+            with pytest.raises(TypeError, match=r"stack\(\)"):
+                make()
+        tape.backward(mh.add(mh.stack([w, w]), [w.detach(), w.detach()]).sum())
+    assert np.asarray(w.grad).tolist() == [2, 2]
+
+
+def test_only_pythons_own_numbers_become_f32():
+    class Array:
+        def __array__(self, dtype=None, copy=None):
+            return np.array([1 / 3])
+
+    third = np.array([1 / 3])
+    for values in ([third], [np.float64(1 / 3)], [mh.tensor(third)], [[0.5], third], Array()):
+        assert mh.tensor(values).dtype == "float64"
+    assert mh.tensor([1 / 3, 1]).dtype == mh.tensor([third.astype("f4"), third.astype("f4")]).dtype == "float32"
+    endless = []
+    endless.append(endless)
+    with pytest.raises((TypeError, ValueError)):
+        mh.tensor(endless)
+
+
+def test_masked_arrays_are_refused():
+    with pytest.raises(TypeError, match="filled"):
+        mh.sum(np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]))
+
+
+def test_results_of_an_outer_tape_and_seeds_of_another_type_are_refused():
+    w = mh.tensor(np.ones(2, "f4"), requires_grad=True)
+    with mh.Tape() as outer:
+        y = w * w
+        with mh.Tape():
+            with pytest.raises(ValueError, match="an outer one"):
+                y * w
+        with pytest.raises(TypeError, match="seed must be f32 like the loss, got f64"):
+            outer.backward(y, np.ones(2))
+        outer.backward(y, np.ones(2, "f4"))
+    assert np.asarray(w.grad).tolist() == [2, 2]

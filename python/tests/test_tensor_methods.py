@@ -215,3 +215,49 @@ def test_names_of_others_say_what_to_write(name, hint):
 def test_old_names_are_refused_with_the_new():
     with pytest.raises(TypeError, match="'keep_axis' is called 'keepdims' now"):
         mh.sum(X, 0, keep_axis=True)
+
+
+def test_an_index_without_axes_drops_its_axis():
+    x = mh.tensor(np.arange(12.0, dtype="f4").reshape(3, 4), requires_grad=True)
+    for key in (np.array(1), mh.tensor(np.int64(1))):
+        assert mh.tensor(np.arange(4))[key].shape == ()
+        assert x[key, key].shape == () and x[key].shape == (4,)
+        with mh.Tape() as tape:
+            tape.backward(x[key, np.array(2)])
+    assert np.asarray(x.grad)[1, 2] == 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_variances_of_narrow_types_stay_in_range(dtype):
+    y = mh.tensor(np.tile([0.0, 20.0], 5000).astype("f4")).to(dtype)
+    assert float(y.var()) == 100 and float(y.std()) == 10
+    assert y.var().dtype == dtype
+
+
+def test_operators_by_numpy_keep_the_real_type():
+    b, x, d = mh.ones((2, 2), "bfloat16"), mh.ones((2, 2)), np.ones((2, 2))
+    for y in (b**3, b // 2, 2**b, b % 2, b.prod()):
+        assert y.dtype == "bfloat16"
+    assert (x ** np.float64(3)).dtype == (x * np.float64(3)).dtype == "float32"
+    for operate in (lambda: x**d, lambda: x // d, lambda: d % x):
+        with pytest.raises(mh.DtypeError, match="float32 and float64"):
+            operate()
+
+
+def test_sequences_are_no_operands():
+    two = mh.tensor(np.int64(2))
+    for operate in (lambda: two * [1, 2], lambda: [1, 2] * two, lambda: two * "ab", lambda: mh.ones((2,)) + (1, 2)):
+        with pytest.raises(TypeError, match="is no operand; write tensor"):
+            operate()
+
+
+def test_a_gradient_has_the_shape_and_type_of_its_tensor():
+    p = mh.tensor(np.ones(3, "f4"), requires_grad=True)
+    with pytest.raises(ValueError, match=r"grad must be \[3\], got \[300\]"):
+        p.grad = np.ones(300, "f4")
+    for dtype in ("f8", "i8"):
+        with pytest.raises(TypeError, match="grad of f32 must be f32"):
+            p.grad = np.ones(3, dtype)
+    half = mh.ones((3,), "bfloat16").requires_grad_()
+    half.grad = np.ones(3, "f4")
+    assert p.grad is None and half.grad.dtype == "float32"

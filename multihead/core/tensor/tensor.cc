@@ -4,6 +4,7 @@
 #include <cstring>
 #include <ostream>
 #include <sstream>
+#include <utility>
 
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/convert-inl.h"
@@ -154,8 +155,32 @@ Tensor Tensor::to(Dtype target) const {
   return result;
 }
 
+namespace {
+
+// The bytes that a tensor's elements lie in.
+std::pair<std::intptr_t, std::intptr_t> extent(const Tensor& x) {
+  int64_t first = 0, last = 0;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const int64_t reach = (x.size(axis) - 1) * x.strides()[axis];
+    (reach < 0 ? first : last) += reach;
+  }
+  const auto base = reinterpret_cast<std::intptr_t>(x.raw()),
+             size = static_cast<std::intptr_t>(size_of(x.dtype()));
+  return {base + first * size, base + (last + 1) * size};
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  if (a.numel() == 0 || (a.raw() == b.raw() && a.strides() == b.strides() && a.dtype() == b.dtype()))
+    return false;
+  const auto x = extent(a), y = extent(b);
+  return x.first < y.second && y.first < x.second;
+}
+
+}  // namespace
+
 void Tensor::copy_from(const Tensor& source) const {
   MH_CHECK(source.shape() == shape(), ShapeError, "copy_from: expected ", shape(), ", got ", source.shape());
+  if (overlap(source, *this)) return copy_from(source.clone());
   detail::copy_elements(shape(), {source.raw(), source.dtype(), source.strides()},
                         {raw(), dtype(), strides()});
 }

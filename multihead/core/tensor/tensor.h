@@ -20,6 +20,7 @@ class Tensor;
 
 /// A tensor's gradient slot, shared with the tape.
 struct GradientSlot;
+class Tape;
 
 /// A handle: copies share memory, shape and gradient. A default-constructed tensor is undefined.
 class Tensor {
@@ -134,6 +135,7 @@ class Tensor {
 struct GradientSlot {
   Tensor gradient;
   bool leaf = false;
+  const Tape* tape = nullptr;       // that recorded it and can still reach it
   std::function<Tensor()> rebuild;  // recomputes the same bits to save memory (Kept in ops/dispatch-inl.h)
 };
 

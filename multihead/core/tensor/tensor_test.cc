@@ -50,6 +50,15 @@ TEST(TensorTest, StridedViewsReadTheRightElements) {
   EXPECT_EQ(transposed.contiguous().to_vector<int32_t>(), transposed.to_vector<int32_t>());
 }
 
+TEST(TensorTest, ACopyFromItsOwnMemoryIsWhatWasThere) {
+  const Tensor a = Tensor::of<float>({2, 2}, {1, 2, 3, 4});
+  a.copy_from(a.as_strided({2, 2}, {1, 2}));
+  EXPECT_EQ(a.to_vector<float>(), (std::vector<float>{1, 3, 2, 4}));
+  const Tensor b = Tensor::of<float>({5}, {1, 2, 3, 4, 5});
+  b.as_strided({4}, {1}, 1).copy_from(b.as_strided({4}, {1}));
+  EXPECT_EQ(b.to_vector<float>(), (std::vector<float>{1, 1, 2, 3, 4}));
+}
+
 TEST(TensorTest, WrongDtypeAndUndefinedAreErrors) {
   EXPECT_THROW(Tensor::zeros({2}).data<double>(), DtypeError);
   EXPECT_THROW(Tensor().shape(), ValueError);

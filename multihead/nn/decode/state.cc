@@ -342,17 +342,18 @@ void append(KvCache& cache, const Tensor& key, const Tensor& value, std::span<co
   const int64_t batch = key.size(0), capacity = cache.key.size(2);
   MH_CHECK(cache.key.size(0) == batch && static_cast<int64_t>(lengths.size()) == batch &&
                static_cast<int64_t>(counts.size()) == batch,
-           ShapeError, "decode state: it holds ", cache.key.size(0), " rows, got ", batch);
+           ShapeError, "decode state: it holds ", cache.key.size(0), " rows, got ", batch,
+           " rows of keys with ", lengths.size(), " lengths and ", counts.size(), " counts");
   const Dtype dtype = cache.key.dtype();
   MH_CHECK(cache.key.size(1) == key.size(1) && cache.key.size(3) == row_size(key.size(3), dtype) &&
                cache.value.size(3) == row_size(value.size(3), dtype),
-           ShapeError, "decode state: it belongs to another model: keys ", cache.key.shape(), ", new keys ",
-           key.shape());
+           ShapeError, "decode state: it belongs to another model: keys ", cache.key.shape(), " and values ",
+           cache.value.shape(), ", new ones ", key.shape(), " and ", value.shape());
   for (size_t b = 0; b < lengths.size(); ++b) {
     MH_CHECK(counts[b] >= 0 && counts[b] <= key.size(2), ValueError, "decode state: row ", b, " adds ",
              counts[b], " of ", key.size(2), " tokens");
-    MH_CHECK(lengths[b] + counts[b] <= capacity, ValueError, "decode state: row ", b, " would hold ",
-             lengths[b] + counts[b], " tokens, its capacity is ", capacity);
+    MH_CHECK(lengths[b] >= 0 && lengths[b] <= capacity - counts[b], ValueError, "decode state: row ", b,
+             " holds ", lengths[b], " tokens and gets ", counts[b], ", its capacity is ", capacity);
   }
   make_own(cache.key);
   make_own(cache.value);

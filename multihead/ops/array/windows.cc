@@ -36,6 +36,10 @@ void check_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, con
            x.shape(), " and weight ", w.shape(), " do not fit ", o.groups, " groups");
   MH_CHECK(!bias.defined() || bias.shape() == Shape({w.size(0)}), ShapeError, "conv1d: bias must be [",
            w.size(0), "], got ", bias.shape());
+  constexpr int64_t kMost = int64_t{1} << 40;  // so that no place overflows
+  MH_CHECK(o.padding < kMost && o.dilation < kMost && o.stride < kMost, ValueError,
+           "conv1d: padding, dilation and stride must be below 2^40, got ", o.padding, ", ", o.dilation,
+           " and ", o.stride);
   MH_CHECK(x.size(2) + 2 * o.padding >= (w.size(2) - 1) * o.dilation + 1, ShapeError,
            "conv1d: the kernel spans ", (w.size(2) - 1) * o.dilation + 1, " places, x with its padding has ",
            x.size(2) + 2 * o.padding);

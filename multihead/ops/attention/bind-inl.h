@@ -40,7 +40,7 @@ class BoundAttention {
   const ScoreMod& score_mod() const { return score_mod_; }
 
  private:
-  void bind_numbers(const AttentionOptions& options);
+  void bind_numbers(const AttentionOptions& options, Dtype dtype);
   void bind_dropout(const AttentionOptions& options);
 
   std::string who_;

@@ -19,7 +19,7 @@ uint64_t dropout_key(const RandomStream& stream) {
 BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, const AttentionOptions& options,
                                const ScoreMod& score_mod, Dtype dtype)
     : who_(std::move(who)), sizes_(sizes), mask_(who_, sizes, options.mask), score_mod_(score_mod) {
-  bind_numbers(options);
+  bind_numbers(options, dtype);
   mask_.apply(problem_);
   for (const AttentionTerm& term : attention_terms()) {
     if (!term.is_set(options, score_mod)) continue;
@@ -32,9 +32,10 @@ BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, con
   bind_dropout(options);
 }
 
-void BoundAttention::bind_numbers(const AttentionOptions& options) {
+void BoundAttention::bind_numbers(const AttentionOptions& options, Dtype dtype) {
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(sizes_.head_dim)));
-  MH_CHECK(std::isfinite(scale), ValueError, who_, ": scale must be finite, got ", scale);
+  const bool fits = dtype == Dtype::f64 ? std::isfinite(scale) : std::isfinite(static_cast<float>(scale));
+  MH_CHECK(fits, ValueError, who_, ": scale must be finite in ", arithmetic_dtype(dtype), ", got ", scale);
   MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError, who_,
            ": dropout_p must be in [0, 1], got ", options.dropout_p);
   problem_.scale = scale;

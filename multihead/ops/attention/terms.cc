@@ -32,6 +32,9 @@ std::string tensor_text(const char* name, const Tensor& x) {
 // --- relative tables
 
 int64_t center_of(const O& options, const Tensor& table) {
+  MH_CHECK(options.relative_center >= -1, ValueError,
+           "attention: relative_center must be a row of the table or -1, its middle, got ",
+           options.relative_center);
   return options.relative_center < 0 ? (table.size(1) - 1) / 2 : options.relative_center;
 }
 

@@ -188,8 +188,10 @@ void bind_masks(nb::module_& m) {
       "offset, or\none offset per sample.");
   m.def(
       "window",
-      [](int64_t left, int64_t right, nb::handle align) {
+      [](nb::handle from, nb::handle up_to, nb::handle align) {
         const Aligned to = to_aligned(align);
+        const int64_t left = to_integer(from, {"window", "left"}),
+                      right = to_integer(up_to, {"window", "right"});
         return remembered(window(left, right, to.diagonal), "window", {left, right, to.argument});
       },
       "left"_a, "right"_a, "align"_a = "end",

@@ -6,6 +6,7 @@
 #include <bit>
 #include <memory>
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "python/src/tensor/dlpack.h"
 
@@ -227,7 +228,35 @@ Tensor from_numpy(nb::object array, Argument argument) {
   raise(PyExc_TypeError, prefix(argument) + " must be " + kDtypes + ", got an array of " + dtype);
 }
 
+// Calls use(item) for what lists and tuples hold, as deep as NumPy's arrays are, until it returns true.
+template <class Use>
+bool any_item(nb::handle object, const Use& use, int depth = 64) {
+  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) return use(object);
+  for (Py_ssize_t i = 0; depth > 0 && i < PySequence_Fast_GET_SIZE(object.ptr()); ++i) {
+    if (any_item(nb::borrow(PySequence_Fast_GET_ITEM(object.ptr(), i)), use, depth - 1)) return true;
+  }
+  return false;
+}
+
+bool is_learned(nb::handle item) {
+  Tensor* ours = nullptr;
+  return nb::try_cast(item, ours, false) && ours != nullptr && ours->requires_grad();
+}
+
+// Python's own numbers have no width; arrays and NumPy's scalars have.
+bool is_double(nb::handle item) {
+  if (PyFloat_CheckExact(item.ptr()) || PyLong_Check(item.ptr()) || !nb::hasattr(item, "dtype")) return false;
+  return text_of(nb::object(item.attr("dtype"))) == "float64";
+}
+
+// A list, tuple or number of Python, or something that NumPy can make an array of.
 Tensor from_python_values(nb::handle object, Argument argument) {
+  if (Tape::current() != nullptr && any_item(object, is_learned)) {
+    raise(PyExc_TypeError,
+          prefix(argument) + " is a " + name_of_type(object) +
+              " with a tensor that requires a gradient, which would be lost; join tensors by "
+              "stack() or concat(), or take their detach()");
+  }
   nb::object numpy = nb::module_::import_("numpy");
   nb::object array;
   try {
@@ -237,8 +266,9 @@ Tensor from_python_values(nb::handle object, Argument argument) {
     raise(PyExc_TypeError, prefix(argument) + " must be an array of " + kDtypes + ", got " +
                                name_of_type(object) + " (" + text_of(error.value()) + ")");
   }
-  // Python's own numbers have no width: real ones become f32, as everywhere in this library.
-  if (text_of(nb::object(array.attr("dtype"))) == "float64") array = array.attr("astype")("float32");
+  // Python's real numbers become f32, as everywhere in this library.
+  const bool own = !nb::hasattr(object, "__array__") && !any_item(object, is_double);
+  if (own && text_of(nb::object(array.attr("dtype"))) == "float64") array = array.attr("astype")("float32");
   return from_numpy(array, argument);
 }
 
@@ -276,6 +306,10 @@ Tensor to_tensor(nb::handle object, Argument argument) {
   Tensor* ours = nullptr;
   if (nb::try_cast(object, ours, false) && ours != nullptr) return *ours;
   if (is_numpy(object)) {
+    if (nb::hasattr(object, "mask") && nb::hasattr(object, "filled")) {
+      raise(PyExc_TypeError,
+            prefix(argument) + " is a masked array, whose mask would be lost; take its filled()");
+    }
     if (auto tensor = from_buffer(object)) return *tensor;
     return from_numpy(nb::module_::import_("numpy").attr("asarray")(object), argument);
   }
@@ -324,7 +358,8 @@ bool is_true(nb::handle object) {
 }
 
 int64_t to_integer(nb::handle object, Argument argument) {
-  const nb::object index = nb::steal(PyIndex_Check(object.ptr()) ? PyNumber_Index(object.ptr()) : nullptr);
+  const bool whole = PyIndex_Check(object.ptr()) && !PyBool_Check(object.ptr());
+  const nb::object index = nb::steal(whole ? PyNumber_Index(object.ptr()) : nullptr);
   if (!index.is_valid()) {
     PyErr_Clear();
     raise(PyExc_TypeError, prefix(argument) + " must be an integer, got " + name_of_type(object));

@@ -170,6 +170,12 @@ nb::object arithmetic(nb::handle self, nb::handle b, Arithmetic op, const char* 
       a = a.to(Dtype::f32);
     }
     other = number_like(b, a.dtype());
+  } else if (PyList_Check(b.ptr()) || PyTuple_Check(b.ptr()) || PyUnicode_Check(b.ptr()) ||
+             PyBytes_Check(b.ptr())) {
+    // Python would repeat it as often as an integer tensor says.
+    throw nb::type_error(concat("Tensor: a ", nb::cast<std::string>(b.type().attr("__name__")),
+                                " is no operand; write tensor(...)")
+                             .c_str());
   } else {
     return nb::borrow(nb::handle(Py_NotImplemented));
   }

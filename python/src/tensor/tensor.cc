@@ -120,6 +120,14 @@ nb::object to_numpy(nb::handle self) {
   return to_numpy(nb::cast(wide)).attr("astype")(bfloat16);
 }
 
+void check_gradient(const Tensor& t, const Tensor& gradient) {
+  MH_CHECK(gradient.shape() == t.shape(), ShapeError, "Tensor: grad must be ", t.shape(), ", got ",
+           gradient.shape());
+  const Dtype dtype = size_of(t.dtype()) == 2 ? Dtype::f32 : t.dtype();
+  MH_CHECK(gradient.dtype() == dtype, DtypeError, "Tensor: grad of ", t.dtype(), " must be ", dtype, ", got ",
+           gradient.dtype());
+}
+
 void bind_gradients(nb::class_<Tensor>& c) {
   c.def_prop_ro("is_leaf", &is_leaf, "False for a result that a Tape has recorded.");
   c.def_prop_ro("_identity", &identity_of, "The same for every handle of one tensor.");
@@ -142,7 +150,9 @@ void bind_gradients(nb::class_<Tensor>& c) {
         return g.defined() ? std::optional(g) : std::nullopt;
       },
       [](Tensor& t, nb::handle g) {
-        t.set_grad(to_tensor_or_none(g, {"Tensor", "grad"}));
+        const Tensor gradient = to_tensor_or_none(g, {"Tensor", "grad"});
+        if (gradient.defined()) check_gradient(t, gradient);
+        t.set_grad(gradient);
       },
       nb::for_setter(nb::arg("value").none()), "None until Tape.backward() has reached this tensor.");
 }
@@ -175,6 +185,7 @@ void bind_shapes(nb::class_<Tensor>& c) {
         return record({t}, copy, [](const Tensor& d) -> Gradients { return {d}; });
       },
       "A row-major copy. Differentiable.");
+  c.def("_copy_from", [](const Tensor& t, const Tensor& source) { t.copy_from(source); });  // in t's dtype
   c.def("detach", &Tensor::detach, "Same memory, no gradient.");
   c.def(
       "to",

@@ -55,7 +55,10 @@ void bind_optimizers(nb::module_& m) {
           "load_state_dict",
           [](Optimizer& o, nb::handle state) { o.load_state(to_tensor_map(state, "load_state_dict")); },
           "state"_a);
-  nb::class_<optim::Adam, Optimizer>(m, "Adam", "As torch.optim.Adam.")
+  nb::class_<optim::Adam, Optimizer>(
+      m, "Adam",
+      "As torch.optim.Adam, but with one count of steps for all parameters: one that gets its first gradient "
+      "late\nis corrected as one of that many steps.")
       .def(
           "__init__",
           [](optim::Adam* self, nb::handle parameters, double lr, double beta1, double beta2, double eps,
@@ -64,7 +67,8 @@ void bind_optimizers(nb::module_& m) {
           },
           "parameters"_a, nb::kw_only(), "lr"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
           "weight_decay"_a = 0.0, "eps_hat"_a = false);
-  nb::class_<optim::AdamW, Optimizer>(m, "AdamW", "As torch.optim.AdamW.")
+  nb::class_<optim::AdamW, Optimizer>(
+      m, "AdamW", "As torch.optim.AdamW, but with one count of steps for all parameters, as Adam.")
       .def(
           "__init__",
           [](optim::AdamW* self, nb::handle parameters, double lr, double beta1, double beta2, double eps,
