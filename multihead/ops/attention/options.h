@@ -71,7 +71,7 @@ struct AttentionOptions {
   /// clamp(key position - query position + center, 0, span - 1)]): the values of Shaw et al. 2018. Not with
   /// EmptyRow::uniform.
   Tensor relative_value = {};
-  int64_t relative_center = -1;  ///< of all three tables; default (span - 1) / 2 of each
+  int64_t relative_center = -1;  ///< of all three tables; -1: (span - 1) / 2 of each
   /// [H]: an additional score in every row's softmax that belongs to no key; its weight is discarded. Zeros
   /// are softmax with 1 added to the sum (add_zero_attn). The log-sum-exp counts it, so that of a row without
   /// any key is the sink.
@@ -90,7 +90,8 @@ struct AttentionOptions {
   /// Receives the log-sum-exp of each row [B, H, Tq], a result like the output; without a softmax what the row was
   /// divided by, 0 for rows without keys; of sparsemax and entmax15 the thresholds.
   Tensor* lse = nullptr;
-  /// A bias of nothing but zeros and ones is refused, as it is a keep-mask in disguise; true lets it pass.
+  /// A bias without a gradient that holds zeros and ones, both of them and nothing else, is refused: it is a keep-mask
+  /// in disguise. True lets it pass.
   bool allow_binary_bias = false;
 };
 
