@@ -35,7 +35,7 @@ BoundAttention::BoundAttention(std::string who, const AttentionSizes& sizes, con
 void BoundAttention::bind_numbers(const AttentionOptions& options, Dtype dtype) {
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(sizes_.head_dim)));
   const bool fits = dtype == Dtype::f64 ? std::isfinite(scale) : std::isfinite(static_cast<float>(scale));
-  MH_CHECK(fits, ValueError, who_, ": scale must be finite in ", arithmetic_dtype(dtype), ", got ", scale);
+  MH_CHECK(fits, ValueError, who_, ": scale must be finite, got ", scale, " in ", arithmetic_dtype(dtype));
   MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError, who_,
            ": dropout_p must be in [0, 1], got ", options.dropout_p);
   problem_.scale = scale;

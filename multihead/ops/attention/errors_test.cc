@@ -235,6 +235,7 @@ TEST(AttentionErrorsTest, Numbers) {
   for (const float scale : {NAN, INFINITY, -INFINITY}) {
     expect_error<ValueError>([&] { with({.scale = scale}); }, "attention: scale must be finite, got");
   }
+  expect_error<ValueError>([&] { with({.scale = 1e39}); }, "in f32");  // finite in f64 alone
   EXPECT_NO_THROW(with({.scale = 0.0f}));
   EXPECT_NO_THROW(with({.scale = -2.0f}));
   for (const float cap : {-1.0f, NAN, INFINITY}) {
