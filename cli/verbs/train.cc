@@ -205,7 +205,7 @@ class TrainVerb : public Verb {
       put_json(summary);
     } else if (interrupted) {
       fmt::print("stopped at step {}; continue with: multihead {} --out {} --resume\n",
-                 progress.at("step").as_int(), name, printable(request_.folder));
+                 progress.at("step").as_int(), name, printable(shell_word(request_.folder)));
     } else {
       print(summary, progress);
       fmt::print("model in {}\n", printable(request_.folder));

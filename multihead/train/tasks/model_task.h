@@ -148,6 +148,35 @@ bool begin_run(const T& task, const typename T::Run& run, RunFolder* folder) {
   return begins;
 }
 
+/// Writes the settings of a run that is extended into its record, once its checkpoint has been accepted and
+/// before there is another.
+class ExtensionRecorder : public Observer {
+ public:
+  ExtensionRecorder(RunFolder& folder, Json settings) : folder_(folder), settings_(std::move(settings)) {}
+  void on_start(int64_t, int64_t) override {
+    if (!folder_.is_recorded(settings_)) folder_.record(settings_);
+  }
+
+ private:
+  RunFolder& folder_;
+  Json settings_;
+};
+
+/// Null unless the resumed run is extended. A process that was killed before the first checkpoint of the new
+/// length has left it on record: it counts as asked for, too.
+template <class Run>
+std::unique_ptr<Observer> extend(Run& run, const Run& given, RunFolder* folder) {
+  if (folder == nullptr || !folder->checkpoint()) return nullptr;
+  auto settings = given.settings;
+  const Json all = to_json(fields(settings));
+  run.extends = run.extends ||
+                folder->is_recorded(Json::object({{"steps", all.at("steps")}, {"warmup", all.at("warmup")}}));
+  if (!run.extends) return nullptr;
+  auto recorder = std::make_unique<ExtensionRecorder>(*folder, all);
+  run.observers.push_back(recorder.get());
+  return recorder;
+}
+
 /// The best checkpoint in place of what finish() made of the last, if its loss is less.
 template <class Outer>
 void take_best_if_better(Outer& outer, const RunRequest& run, RunSummary& summary) {
@@ -265,6 +294,7 @@ typename T::Summary train_task(const typename T::Run& request) {
   auto& network = detail::network_of(task.model());
   check_training_memory(run.settings, nn::parameter_count(network), run.ranks());
   check_alike(run, run.settings, task.identity(), nn::named_parameters(network));
+  const std::unique_ptr<Observer> extension = detail::extend(run, given, folder.get());
   const bool begins = detail::begin_run(task, given, folder.get()), adapts = run.settings.lora.rank > 0;
   if constexpr (requires { T::load_init(run.init); }) {
     share_start(run, begins || adapts, task.model(), T::load_init);
