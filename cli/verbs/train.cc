@@ -234,7 +234,7 @@ class TrainVerb : public Verb {
       const Json* now = kept.find(m.key.view());
       if (now != nullptr) fmt::print(", {} {:.4f} -> {:.4f}", words(m.key), number(m.value), number(*now));
     }
-    fmt::print("\n");
+    fmt::print("{}\n", summary.at("worse_than_start").as_bool() ? ": worse than the starting model" : "");
     std::string rates, counts;
     for (const JsonMember& m : validation->members()) {
       if (m.value.is_integer()) {

@@ -64,6 +64,11 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   return summary;
 }
 
+bool is_worse_than_start(const RunSummary& s, const std::string& best) {
+  return merit(best, s.kept_loss, s.kept_figures) <
+         merit(best, s.progress.first_loss, s.progress.first_figures);
+}
+
 Rng dropout_rng(const TrainingSettings& settings, int64_t batch) {
   // Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
   constexpr uint64_t kDropoutStreams = uint64_t{1} << 40, kStreamsPerBatch = uint64_t{1} << 20;
@@ -155,7 +160,8 @@ Json to_json(const RunSummary& s) {
                        {"peak_tensor_bytes", s.peak_bytes},
                        {"progress", to_json(s.progress)},
                        {"kept_loss", number_or_null(s.kept_loss)},
-                       {"kept_figures", to_json(s.kept_figures)}});
+                       {"kept_figures", to_json(s.kept_figures)},
+                       {"worse_than_start", s.worse_than_start}});
 }
 
 }  // namespace multihead::train

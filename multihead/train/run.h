@@ -64,7 +64,8 @@ struct RunSummary {
   /// The validation loss of the kept model on what the evaluations of the run took, to compare with
   /// progress.first_loss; NaN without validation data.
   double kept_loss = std::numeric_limits<double>::quiet_NaN();
-  Figures kept_figures = {};  ///< its other results, to compare with progress.first_figures
+  Figures kept_figures = {};      ///< its other results, to compare with progress.first_figures
+  bool worse_than_start = false;  ///< the kept model, by the figure that the best one is chosen by
   int64_t parameters = 0;
   int64_t peak_bytes = 0;        ///< held by tensors
   double tokens_per_second = 0;  ///< targets per second of training steps
@@ -74,6 +75,9 @@ template <class Score>
 struct ScoredSummary : RunSummary {
   std::optional<Score> validation;
 };
+
+/// For RunSummary::worse_than_start. `best` as LoopOptions::best.
+bool is_worse_than_start(const RunSummary& summary, const std::string& best);
 
 /// Trains `task`, whose parameters these are, with the optimiser of the settings. Reports to the request's
 /// observers and to metrics.jsonl and metrics.csv. Throws what TrainLoop throws.

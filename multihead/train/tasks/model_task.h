@@ -234,6 +234,7 @@ inline void read_config(models::ImageEncoderConfig& config, const Json& json, co
 inline void read_config(models::EncoderConfig& config, const Json& json, const std::string& where) {
   config = models::encoder_config_from_json(json, where);
 }
+  summary.worse_than_start = is_worse_than_start(summary, run.settings.best);
 
 }  // namespace detail
 
