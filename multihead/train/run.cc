@@ -103,6 +103,18 @@ std::string recipe_of(const TrainingSettings& s) {
   return text;
 }
 
+void refuse_other_sizes(const std::vector<Field>& asked, const std::vector<Field>& own,
+                        const std::string& init) {
+  Enumeration different;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const bool is_rate = std::holds_alternative<double*>(asked[i].value);  // dropout
+    if (is_rate || asked[i].name == "context" || to_json(asked[i]) == to_json(own[i])) continue;
+    different.add("--", asked[i].name, " ", text_of(asked[i]), " (it has ", text_of(own[i]), ")");
+  }
+  MH_CHECK(different.empty(), ValueError, "train: the model of --init ", init, " does not fit ", different,
+           "; leave this out, or train a new model without --init");
+}
+
 std::string joined(const std::vector<std::string>& names) { return Enumeration(names, 6).text(); }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,

@@ -99,6 +99,11 @@ Rng dropout_rng(const TrainingSettings& settings, int64_t batch);
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
                                                  const std::vector<nn::NamedTensor>& parameters);
 
+/// Throws ValueError naming the settings of the first list that differ from the second, the same of the model in
+/// `init`, if they can be why its weights do not fit.
+void refuse_other_sizes(const std::vector<Field>& asked, const std::vector<Field>& own,
+                        const std::string& init);
+
 /// Weights that training starts from; the models must be of one shape. Throws FormatError naming the
 /// differences.
 template <class Model>

@@ -127,6 +127,11 @@ void RunFolder::begin(Json record) {
   io::write_staged(path_, io::kRunFile, record.dump(2) + "\n");
 }
 
+void RunFolder::withdraw() {
+  if (!io::list_checkpoints(path_).empty()) return;
+  for (const char* name : kOwnFiles) remove(name);
+}
+
 bool RunFolder::is_recorded(const Json& settings) const {
   const Json record = record_in(path_);
   if (record.is_null() || !record.at("settings").is_object()) return false;

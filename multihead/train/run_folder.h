@@ -46,6 +46,8 @@ class RunFolder {
 
   /// Starts a new run: deletes the existing one, model first, then writes `record` as train_config.json.
   void begin(Json record);
+  /// Undoes begin() unless there is a checkpoint by now.
+  void withdraw();
   /// Whether train_config.json has these values of these settings.
   bool is_recorded(const Json& settings) const;
   /// Puts other settings into train_config.json.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "multihead/core/error.h"
@@ -94,6 +95,38 @@ TEST_F(TunedLanguageModelTest, TheBestIsATrainedOne) {
   parts.resume = true;
   EXPECT_EQ(train_language_model(parts).progress.best_step, 2);
   EXPECT_EQ(weights(parts), weights(whole));
+}
+
+// What init does not fit leaves a folder as it was, for the command put right; so does what the first evaluation refuses.
+TEST_F(TunedLanguageModelTest, ARefusedStartLeavesNoRun) {
+  train_language_model(run("a"));
+  LanguageModelRun tuned = run("b");
+  tuned.init = tuned.tokenizer = file_path("a");
+  start_from(tuned.settings, tuned.init);
+  tuned.settings.steps = 2, tuned.settings.batch = 3;
+  const LanguageModelRun right = tuned;
+  tuned.settings.model.num_layers = 3, tuned.settings.model.embed_dim = 24,
+  tuned.settings.model.dropout_p = 0.5;
+  const auto refuse = [&](const char* message) {
+    EXPECT_THAT([&] { train_language_model(tuned); }, ThrowsMessage<ValueError>(HasSubstr(message)));
+  };
+  refuse("does not fit --layers 3 (it has 2), --width 24 (it has 20); leave");
+  EXPECT_FALSE(std::filesystem::exists(tuned.folder));
+  tuned = right;
+  tuned.settings.lora.rank = 2, tuned.settings.lora.targets = "nope";
+  refuse("nope");
+  EXPECT_FALSE(std::filesystem::exists(tuned.folder));
+  tuned = right;
+  tuned.settings.best = "nope";
+  refuse("--best must be a figure of the evaluations");
+  EXPECT_FALSE(std::filesystem::exists(tuned.folder));
+  train_language_model(right);
+  // What is there already stays.
+  tuned = right;
+  tuned.overwrite = true, tuned.settings.model.num_layers = 3;
+  const std::string before = weights(right);
+  refuse("--layers 3");
+  EXPECT_EQ(weights(right), before);
 }
 
 // Conversations: learned, resumed bit for bit, with validation data of their own.
