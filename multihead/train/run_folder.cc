@@ -129,7 +129,8 @@ void RunFolder::begin(Json record) {
 
 void RunFolder::withdraw() {
   if (!io::list_checkpoints(path_).empty()) return;
-  for (const char* name : kOwnFiles) remove(name);
+  // The record last: without it the others are taken for foreign files.
+  for (const char* name : {kSummaryFile, kMetricsFile, kMetricsTable, io::kRunFile}) remove(name);
 }
 
 bool RunFolder::is_recorded(const Json& settings) const {
