@@ -66,7 +66,7 @@ for signal in INT:130 TERM:143; do
 done
 
 # A run that has ended is extended, stopped, and goes on by the command that it says; its folder's name has a blank.
-"${train[@]}" --out "it's mine" --steps 20 --eval-every 10 >/dev/null || fail "the run to extend"
+"${train[@]/#300/20}" --out "it's mine" >/dev/null || fail "the run to extend"
 setsid bash -c 'trap - INT; exec "$@"' bash "$multihead" train lm --out "it's mine" --resume --steps 300 >said.txt 2>/dev/null &
 run=$!
 for _ in $(seq 200); do grep -q '"steps": 300' "it's mine/train_config.json" && break || sleep 0.05; done
