@@ -59,6 +59,17 @@ void put_output(std::string_view text) {
 
 void put_json(const Json& json, int indent) { fmt::print("{}\n", json.dump(indent)); }
 
+std::string shell_word(std::string_view text) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("/._-+,:@%").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::ranges::all_of(text, is_plain)) return std::string(text);
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
 std::string one_line(std::string_view text) {
   std::string line = valid_utf8(text);
   std::replace_if(

@@ -23,6 +23,9 @@ void put_output(std::string_view text);
 /// A line of JSON, or lines indented by `indent`.
 void put_json(const Json& json, int indent = 2);
 
+/// The text as a word of a shell's command line.
+std::string shell_word(std::string_view text);
+
 /// A model's text as one line: valid UTF-8, spaces for line breaks.
 std::string one_line(std::string_view text);
 

@@ -12,6 +12,7 @@
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
+#include "cli/verbs/index_record.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/embed/multi_vector_encoder.h"
@@ -114,6 +115,15 @@ struct EmbedFlags {
     if (dense == nullptr || !embed::has_routes(folder)) return {};
     return reading([&] { return pooled_as_asked(dense->route("query")); });
   }
+  // Besides the model, what dense vectors depend on.
+  IndexRecord record_of(std::span<const std::string> texts) const {
+    return {texts, Json::object({{"pooling", pooling},
+                                 {"prompt", valid_utf8(prompt)},
+                                 {"prompt-name", valid_utf8(options.prompt_name)},
+                                 {"truncate-dim", options.truncate_dim},
+                                 {"weights", weights},
+                                 {"precision", precision}})};
+  }
   using Progress = std::function<void(int64_t done, int64_t total)>;
   AnyVectors encode(const AnyEncoder& any, std::span<const std::string> texts, TextTask task,
                     const Progress& progress = {}) const {
@@ -129,11 +139,6 @@ struct EmbedFlags {
     return std::visit(own, any);
   }
 };
-
-// Columns of dense vectors.
-int64_t width_of(const SentenceEncoder& encoder, const EncodeTextOptions& options) {
-  return options.truncate_dim > 0 ? std::min(options.truncate_dim, encoder.dim()) : encoder.dim();
-}
 
 // A text's vector as JSON: numbers, weights by token, or a list for each token.
 Json to_json(const AnyEncoder& encoder, const AnyVectors& vectors, int64_t text) {
@@ -275,10 +280,13 @@ class Embed : public Verb {
   }
 
   int64_t write_matrix(const Parts& of) const {
-    const int64_t width = width_of(std::get<SentenceEncoder>(of.encoder), flags_.options);
+    const int64_t width = std::get<SentenceEncoder>(of.encoder).width(flags_.options);
     io::NpyWriter file(out_, std::ssize(of.texts), width);
-    const int64_t vectors =
-        each_part(of, [&](auto, const AnyVectors& made) { file.add(std::get<Tensor>(made)); });
+    IndexRecord record = flags_.record_of(of.texts);
+    const int64_t vectors = each_part(of, [&](auto, const AnyVectors& made) {
+      file.add(std::get<Tensor>(made)), record.add(std::get<Tensor>(made));
+    });
+    record.save(out_);
     file.commit();
     return vectors;
   }
@@ -318,7 +326,9 @@ class Search : public Verb {
     flags_.declare(flags);
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table (required)");
     declare_format(flags, format_);
-    flags.text("index", "FILE", index_, "FILE.npy with their vectors; created if missing");
+    flags.text(
+        "index", "FILE", index_,
+        "FILE.npy with their vectors, beside FILE.npy.json, what they were made from; created if missing");
     flags.text("query", "TEXT", query_, "query (default: each line of stdin)");
     flags.choice("compress", compress_, compressions(),
                  "search 8 bits or the signs of each number of dense vectors first, and rank by 8 bits");
@@ -371,16 +381,28 @@ class Search : public Verb {
 
   AnyVectors vectors_of(const AnyEncoder& any, const std::vector<std::string>& texts, bool is_quiet) {
     const auto* encoder = std::get_if<SentenceEncoder>(&any);
-    if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts);
+    if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts, is_quiet);
     TextMeter meter(is_quiet);
     AnyVectors made = flags_.encode(any, texts, TextTask::document, std::ref(meter));
-    if (!index_.empty()) io::save_npy(index_, std::get<Tensor>(made));
+    if (index_.empty()) return made;
+    IndexRecord record = flags_.record_of(texts);
+    record.add(std::get<Tensor>(made)), record.save(index_);
+    io::save_npy(index_, std::get<Tensor>(made));
     return made;
   }
 
-  Tensor held_vectors(const SentenceEncoder& encoder, const std::vector<std::string>& texts) const {
+  Tensor held_vectors(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
+                      bool is_quiet) const {
+    const int64_t width = encoder.width(flags_.options);
     Tensor held = reading([&] { return io::load_npy(index_); });
-    const int64_t width = width_of(encoder, flags_.options);
+    IndexRecord record = flags_.record_of(texts);
+    record.add(held);
+    if (!record.check(index_) && !is_quiet) {
+      std::fputs(concat("note: ", printable(index_), " has no ", printable(index_),
+                        ".json, what it was made from: only the first, middle and last line are compared\n")
+                     .c_str(),
+                 stderr);
+    }
     if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
       throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
                               texts.size(), " x ", width,
@@ -402,7 +424,8 @@ class Search : public Verb {
     }
   }
 
-  // An index of other lines, or by another model, finds nonsense. Weights of 4 bits move vectors by less.
+  // An index by another model, or without a record of other lines, finds nonsense. Instruction sets move vectors by
+  // less.
   void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
                   const Tensor& held) const {
     if (texts.empty()) return;
@@ -415,7 +438,7 @@ class Search : public Verb {
       const double size = std::sqrt(product(row, row)),
                    expected = std::sqrt(product(made.data<float>(), made.data<float>())),
                    cosine = product(row, made.data<float>()) / (size * expected);
-      if (!(cosine >= 0.9) || !(size >= 0.9 * expected && size <= 1.1 * expected)) {
+      if (!(cosine >= 0.999) || !(size >= 0.99 * expected && size <= 1.01 * expected)) {
         throw InputError(concat(index_, ": row ", line + 1, " is not the vector of line ", line + 1, " of ",
                                 data_, " (cosine ", cosine, ", length ", size, ", not ", expected,
                                 "); delete it to recreate it"));

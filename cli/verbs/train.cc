@@ -205,7 +205,7 @@ class TrainVerb : public Verb {
       put_json(summary);
     } else if (interrupted) {
       fmt::print("stopped at step {}; continue with: multihead {} --out {} --resume\n",
-                 progress.at("step").as_int(), name, printable(request_.folder));
+                 progress.at("step").as_int(), name, printable(shell_word(request_.folder)));
     } else {
       print(summary, progress);
       fmt::print("model in {}\n", printable(request_.folder));
@@ -234,7 +234,7 @@ class TrainVerb : public Verb {
       const Json* now = kept.find(m.key.view());
       if (now != nullptr) fmt::print(", {} {:.4f} -> {:.4f}", words(m.key), number(m.value), number(*now));
     }
-    fmt::print("\n");
+    fmt::print("{}\n", summary.at("worse_than_start").as_bool() ? ": worse than the starting model" : "");
     std::string rates, counts;
     for (const JsonMember& m : validation->members()) {
       if (m.value.is_integer()) {

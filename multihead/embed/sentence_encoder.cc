@@ -239,9 +239,15 @@ std::vector<int32_t> SentenceEncoder::tokens(const std::string& text, int64_t ma
                            {.parse_special = true, .max_length = static_cast<size_t>(max_length)});
 }
 
+int64_t SentenceEncoder::width(const EncodeTextOptions& options) const {
+  const int64_t most = dim(), asked = options.truncate_dim;
+  MH_CHECK(asked >= 0 && asked <= most, ValueError, "SentenceEncoder: truncate_dim must be in [1, ", most,
+           "], the width of the model, got ", asked);
+  return asked > 0 ? asked : most;
+}
+
 Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeTextOptions& options) const {
-  MH_CHECK(options.truncate_dim >= 0, ValueError, "SentenceEncoder: truncate_dim must not be negative, got ",
-           options.truncate_dim);
+  const int64_t width = this->width(options);
   const NoTape silent;
   const std::string prompt = prompt_of(options);
   const int64_t left_out = skipped(prompt);
@@ -249,7 +255,6 @@ Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeT
   MH_CHECK(options.max_length >= 0, ValueError, "SentenceEncoder: max_length must not be negative, got ",
            options.max_length);
   const int64_t length = options.max_length > 0 ? std::min(options.max_length, max_length_) : max_length_;
-  const int64_t width = options.truncate_dim > 0 ? std::min(options.truncate_dim, dim()) : dim();
   Tensor out = Tensor::empty({count, width}, Dtype::f32);
   std::vector<char> has_tokens(texts.size(), 1);
   each_batch(

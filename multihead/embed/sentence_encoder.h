@@ -109,6 +109,8 @@ class SentenceEncoder {
   void drop_head();
 
   int64_t dim() const;
+  /// The columns that encode() gives: dim(), or fewer. Throws ValueError (truncate_dim beyond them).
+  int64_t width(const EncodeTextOptions& options) const;
   /// Whether the folder's last module scales vectors to length 1.
   bool normalizes() const { return normalizes_; }
   /// Overrides the folder's pooling. Throws ValueError (a Dense module expects a different width).

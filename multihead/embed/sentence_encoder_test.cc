@@ -26,6 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 text::Tokenizer make_tokenizer() {
   return text::Tokenizer::train_bpe("the cat sat on the mat and the dog sat on the cat", {.vocab_size = 270});
@@ -128,6 +129,12 @@ TEST(SentenceEncoderTest, StepsPromptsAndCutsAreApplied) {
   ASSERT_EQ(cut.size(), 2u);
   EXPECT_NEAR(cut[0] * cut[0] + cut[1] * cut[1], 1, 1e-6);
   EXPECT_NEAR(cut[0] / cut[1], plain[0] / plain[1], 1e-4);
+  EXPECT_EQ(encoder.encode(cat, {.truncate_dim = encoder.dim()}).to_vector<float>(), plain);
+  for (const int64_t wrong : {int64_t{-1}, encoder.dim() + 1}) {
+    EXPECT_THAT([&] { encoder.encode(cat, {.truncate_dim = wrong}); },
+                ThrowsMessage<ValueError>(
+                    HasSubstr(concat("in [1, ", encoder.dim(), "], the width of the model, got ", wrong))));
+  }
   EXPECT_THROW(encoder.encode(cat, {.prompt_name = "other"}), ValueError);
   EXPECT_THROW(encoder.encode(cat, {.batch_tokens = 0}), ValueError);
 }

@@ -16,7 +16,14 @@ class ApiError : public detail::ErrorAs<std::runtime_error> {
   ApiError(int status, const std::string& message, std::string param = "", std::string code = "")
       : ErrorAs(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
 
+  /// With the methods that a path takes, of a 405.
+  ApiError& allowing(std::string methods) {
+    methods_ = std::move(methods);
+    return *this;
+  }
+
   int status() const { return status_; }
+  const std::string& methods() const { return methods_; }
   const std::string& param() const { return param_; }
   const std::string& code() const { return code_; }
   /// Seconds after which to try again; 0: trying again does not help.
@@ -24,7 +31,7 @@ class ApiError : public detail::ErrorAs<std::runtime_error> {
 
  private:
   int status_;
-  std::string param_, code_;
+  std::string param_, code_, methods_;
 };
 
 }  // namespace multihead::serve

@@ -50,6 +50,15 @@ std::string decoded_path(std::string_view target) {
   return path;
 }
 
+// Of "http://host/path"; empty: the target is a path.
+std::string_view host_in(std::string_view target) {
+  const size_t scheme = target.find("://");
+  const std::string name = in_lower_case(target.substr(0, std::min(scheme, target.size())));
+  if (name != "http" && name != "https") return {};
+  const std::string_view rest = target.substr(scheme + 3);
+  return rest.substr(0, rest.find_first_of("/?#"));
+}
+
 struct Reason {
   int status;
   const char* words;
@@ -167,12 +176,15 @@ void HttpReader::read_head() {
   const size_t one = line.find(' '), two = line.rfind(' ');
   if (one == std::string_view::npos || one == two || !is_token(line.substr(0, one)))
     throw ApiError(400, "the request's first line must be METHOD PATH HTTP/1.1");
-  const std::string_view target = line.substr(one + 1, two - one - 1), version = line.substr(two + 1);
+  std::string_view target = line.substr(one + 1, two - one - 1);
+  const std::string_view version = line.substr(two + 1), host = host_in(target);
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
     throw ApiError(version.starts_with("HTTP/") ? 505 : 400, "the request must be HTTP/1.1 or HTTP/1.0");
   }
   const bool is_visible =
       std::all_of(target.begin(), target.end(), [](char c) { return c > ' ' && c < 127; });
+  if (!host.empty()) target.remove_prefix(static_cast<size_t>(host.end() - target.begin()));
+  if (target.empty() && !host.empty()) target = "/";
   if (!target.starts_with('/') || !is_visible)
     throw ApiError(400, "the request's path must begin with / and hold no spaces");
   request_ = {.method = std::string(line.substr(0, one)), .path = decoded_path(target)};
@@ -183,7 +195,18 @@ void HttpReader::read_head() {
     read_header(std::string_view(head).substr(at, end - at));
     at = end;
   }
+  if (!host.empty()) take_host(host);
   choose_body();
+}
+
+// A proxy may go by the target's host where another program goes by the header.
+void HttpReader::take_host(std::string_view host) {
+  const std::string& named = request_.header("host");
+  if (!named.empty() && in_lower_case(named) != in_lower_case(host)) {
+    throw ApiError(400, concat("the request's target names the host ", quote(host), ", its header host ",
+                               quote(named), "; they must be the same"));
+  }
+  if (!request_.takes_chunks) request_.headers["host"] = host;
 }
 
 void HttpReader::read_header(std::string_view line) {

@@ -49,6 +49,7 @@ class HttpReader {
   enum class Stage : uint8_t { head, body, chunk_size, chunk, chunk_end, trailer, complete };
   void read_head();
   void read_header(std::string_view line);
+  void take_host(std::string_view host);
   void choose_body();
   bool take_line(std::string_view bytes, size_t& at, size_t most);
   void read_chunk_size();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "multihead/core/error.h"
 #include "multihead/serve/error.h"
@@ -70,7 +71,12 @@ TEST(HttpReaderTest, RefusesWhatTwoProgramsCouldReadDifferently) {
       {"GET  / HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505},
       {"GET / FTP/1.1\r\nHost: h\r\n\r\n", 400},
-      {"GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"GET http://g/ HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"GET http://g/ HTTP/1.1\r\n\r\n", 400},
+      {"GET http:///a HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"GET http://h?a HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"GET ftp://h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"GET h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"G(T / HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"GET /%00 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", 400},
@@ -97,6 +103,22 @@ TEST(HttpReaderTest, RefusesWhatTwoProgramsCouldReadDifferently) {
   };
   for (const auto& [bytes, status] : cases) {
     for (const size_t step : {1, 1000}) EXPECT_EQ(status_of(bytes, step), status) << bytes;
+  }
+}
+
+// As clients of a proxy send them.
+TEST(HttpReaderTest, ReadsAbsoluteTargets) {
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {"GET http://h:80/v1/a%2Fb?x HTTP/1.1\r\nHost: H:80\r\n\r\n", "/v1/a/b", "H:80"},
+      {"GET HTTPS://h HTTP/1.1\r\nHost: h\r\n\r\n", "/", "h"},
+      {"GET http://h/a HTTP/1.0\r\n\r\n", "/a", "h"},
+      {"GET /http://g/ HTTP/1.1\r\nHost: h\r\n\r\n", "/http://g/", "h"},
+  };
+  for (const auto& [bytes, path, host] : cases) {
+    HttpRequest request;
+    ASSERT_EQ(status_of(bytes, 1000, &request), 0) << bytes;
+    EXPECT_EQ(request.path, path);
+    EXPECT_EQ(request.header("host"), host);
   }
 }
 

@@ -84,6 +84,7 @@ void Reply::fail(const ApiError& error) {
   HttpHeaders headers;
   if (error.retry_after() > 0) headers.emplace_back("Retry-After", std::to_string(error.retry_after()));
   if (error.status() == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (!error.methods().empty()) headers.emplace_back("Allow", error.methods());
   answer(error.status(), "application/json", errors_->body(error), std::move(headers));
   end();
 }

@@ -100,6 +100,11 @@ bool fits_path(const Route& route, std::string_view path) {
   return path.size() >= own.size() && path.starts_with(own.substr(0, own.size() - 1));
 }
 
+// HEAD is a GET, of whose answer the session leaves out the body.
+bool fits_method(const Route& route, std::string_view method) {
+  return method == route.method || (method == "HEAD" && std::string_view(route.method) == "GET");
+}
+
 void dispatch(const Call& call) {
   const HttpRequest& request = call.request;
   const Route* found = nullptr;
@@ -107,8 +112,9 @@ void dispatch(const Call& call) {
   for (const Route& route : routes()) {
     if (!fits_path(route, request.path)) continue;
     if (!found) call.reply->set_errors(*route.errors);
-    if (route.method == request.method) found = &route;
+    if (fits_method(route, request.method)) found = &route;
     methods.add(route.method);
+    if (fits_method(route, "HEAD")) methods.add("HEAD");
   }
   if (methods.empty() && request.path.starts_with("/api/")) call.reply->set_errors(kOllamaErrors);
   check_caller(request, call.service.options);
@@ -116,7 +122,8 @@ void dispatch(const Call& call) {
   if (methods.empty())
     throw ApiError(404, concat("there is nothing at ", quote(request.path)), "", "unknown_path");
   if (found == nullptr) {
-    throw ApiError(405, concat(quote(request.path), " takes ", methods, ", got ", quote(request.method)));
+    throw ApiError(405, concat(quote(request.path), " takes ", methods, ", got ", quote(request.method)))
+        .allowing(methods.text());
   }
   if (call.service.closed) throw ApiError(503, "the server is shutting down");
   found->handle(call);

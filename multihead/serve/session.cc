@@ -77,8 +77,9 @@ void HttpSession::send_head(const Reply::Part& part) {
 
 void HttpSession::wake() {
   if (!reply_ || is_closed_) return;
-  const Reply::Part part = reply_->take();
+  Reply::Part part = reply_->take();
   if (part.status != 0) send_head(part);
+  if (request_.method == "HEAD") part.bytes.clear();
   line_.bytes += std::ssize(part.bytes);
   if (is_chunked_ && !part.bytes.empty()) {
     std::array<char, 20> digits = {};

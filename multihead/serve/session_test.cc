@@ -57,6 +57,32 @@ TEST(HttpSessionTest, AnswersRequestsOneAfterTheOther) {
   EXPECT_FALSE(one.is_closed);
 }
 
+// The head of the answer to GET, and no body, which would be read as the next answer.
+TEST(HttpSessionTest, HeadIsGetWithoutABody) {
+  Service service(test_models(), {});
+  TestConnection get(service), head(service);
+  const auto path = [](const char* method, const char* path) {
+    return concat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  };
+  get.send(kGet);
+  get.run_until_lines(1);
+  head.send(path("HEAD", "/health"));
+  head.run_until_lines(1);
+  EXPECT_EQ(head.sent, get.sent.substr(0, get.sent.find("\r\n\r\n") + 4));
+  EXPECT_EQ(head.lines[0].bytes, 0);
+  head.sent.clear();
+  head.send(path("HEAD", "/v1/embeddings") + path("HEAD", "/nothing") + kGet);
+  head.run_until_lines(4);
+  EXPECT_THAT(head.sent, StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(head.sent, HasSubstr("\r\nAllow: POST\r\n"));
+  EXPECT_THAT(head.sent, HasSubstr("\r\n\r\nHTTP/1.1 404"));
+  EXPECT_TRUE(head.sent.ends_with("\r\n\r\n" + get.sent)) << head.sent;
+  get.sent.clear();
+  get.send(path("DELETE", "/health"));
+  get.run_until_lines(2);
+  EXPECT_THAT(get.sent, HasSubstr("\r\nAllow: GET, HEAD\r\n"));
+}
+
 TEST(HttpSessionTest, StreamsInChunksOrToTheEnd) {
   Service service(test_models(), {});
   TestConnection chunks(service);

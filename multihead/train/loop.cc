@@ -313,20 +313,37 @@ void TrainLoop::report(double grad_norm) {
   tell([&](Observer& o) { o.on_step(report); });
 }
 
-// Whether the latest evaluation is the best so far, by its loss or another figure.
-bool TrainLoop::is_better(double loss) {
-  if (options_.best == "loss") return loss < progress_.best_loss;
+double merit(const std::string& best, double loss, const Figures& figures) {
+  if (best == "loss") return -loss;
+  const auto found = std::ranges::find(figures, best, &Figures::value_type::first);
+  return found != figures.end() ? found->second : std::numeric_limits<double>::quiet_NaN();
+}
+
+void TrainLoop::check_best() const {
   Enumeration known;
   known.add("loss");
-  for (const auto& [name, value] : task_.metrics()) {
+  bool is_known = options_.best == "loss";
+  for (const auto& [name, value] : progress_.last_figures) {
     known.add(name);
-    if (name != options_.best) continue;
-    const bool is_best = progress_.best_step < 0 || value > progress_.best_figure;
-    if (is_best) progress_.best_figure = value;
-    return is_best;
+    is_known |= name == options_.best;
   }
-  throw ValueError(concat("train: --best must be a figure of the evaluations, one of ", known, ", got ",
-                          quote(options_.best, 60)));
+  MH_CHECK(is_known, ValueError, "train: --best must be a figure of the evaluations, one of ", known,
+           ", got ", quote(options_.best, 60));
+}
+
+// Whether the latest evaluation is the best so far. That of the start, which has no checkpoint, is none, but patience
+// goes by it, too.
+bool TrainLoop::compare() {
+  Progress& p = progress_;
+  const double now = merit(options_.best, p.last_loss, p.last_figures),
+               most = options_.best == "loss" ? -p.best_loss : p.best_figure;
+  const bool is_best = p.step > 0 && (p.best_step < 0 || now > most);
+  const bool improves = is_best && !(now <= merit(options_.best, p.first_loss, p.first_figures));
+  p.evaluations_since_best = improves || p.step == 0 ? 0 : p.evaluations_since_best + 1;
+  if (!is_best) return false;
+  p.best_loss = p.last_loss, p.best_figures = p.last_figures, p.best_step = p.step;
+  if (options_.best != "loss") p.best_figure = now;
+  return true;
 }
 
 // Returns whether this is the best one so far.
@@ -345,12 +362,8 @@ bool TrainLoop::evaluate() {
   if (!std::isfinite(loss)) fail_loss(loss, progress_.step, optimizer_.parameters());
   progress_.last_loss = loss, progress_.last_figures = task_.metrics();
   if (progress_.step == 0) progress_.first_loss = loss, progress_.first_figures = progress_.last_figures;
-  const bool is_best = is_better(loss);
-  if (is_best) {
-    progress_.best_loss = loss, progress_.best_figures = progress_.last_figures;
-    progress_.best_step = progress_.step;
-  }
-  progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
+  check_best();
+  const bool is_best = compare();
   tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best, progress_.last_figures}); });
   return is_best;
 }

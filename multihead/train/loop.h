@@ -73,7 +73,7 @@ struct LoopOptions {
   int64_t log_every = 10;         ///< steps between training reports
   int64_t eval_every = 250;  ///< steps between evaluations; 0: only before the first step and after the last
   int64_t save_every = 0;    ///< steps between checkpoints; 0: as eval_every
-  int64_t keep = 2;          ///< newest checkpoints kept, besides the best one
+  int64_t keep = 2;          ///< newest checkpoints kept, besides the best one, of a step after the start
   std::string best =
       "loss";            ///< the best is that of the least loss, or with the most of this one of metrics()
   int64_t patience = 0;  ///< early stopping after this many evaluations without improvement; 0: off
@@ -130,6 +130,9 @@ enum class Ending { finished, stopped_early, interrupted };
 /// Task::metrics().
 using Figures = std::vector<std::pair<std::string, double>>;
 
+/// What the best evaluation has most of: -loss, or another figure (LoopOptions::best); NaN: it lacks that.
+double merit(const std::string& best, double loss, const Figures& figures);
+
 /// Totals of a run so far; saved with it.
 struct Progress {
   int64_t step = 0;
@@ -143,7 +146,7 @@ struct Progress {
       -std::numeric_limits<double>::infinity();  ///< of it, where LoopOptions::best is no loss
   Figures first_figures = {}, last_figures = {}, best_figures = {};  ///< the other results, likewise
   int64_t best_step = -1;
-  int64_t evaluations_since_best = 0;
+  int64_t evaluations_since_best = 0;  ///< those since one improved on all, the start included
 };
 
 Json to_json(const Figures& figures);
@@ -207,7 +210,8 @@ class TrainLoop {
   double backward_own();
   void exchange_losses(std::vector<ShardLoss>& shards);
   double grad_norm();
-  bool is_better(double loss);
+  void check_best() const;
+  bool compare();
   void report(double grad_norm);
   bool evaluate();
   bool is_stopping();

@@ -89,6 +89,11 @@ Progress progress_from_json(io::ConfigReader& in) {
   p.best_figures = figures_from(in, "best_figures");
   p.best_step = in.integer("best_step", {.min = -1, .max = p.step});
   p.evaluations_since_best = in.integer("evaluations_since_best", kCount);
+  if (p.best_step == 0) {  // of earlier versions: the start, which has no checkpoint
+    const Progress none;
+    p.best_step = none.best_step, p.best_loss = none.best_loss;
+    p.best_figure = none.best_figure, p.best_figures = {};
+  }
   return p;
 }
 

@@ -64,6 +64,11 @@ RunSummary run_task(Task& task, const std::vector<nn::NamedTensor>& parameters, 
   return summary;
 }
 
+bool is_worse_than_start(const RunSummary& s, const std::string& best) {
+  return merit(best, s.kept_loss, s.kept_figures) <
+         merit(best, s.progress.first_loss, s.progress.first_figures);
+}
+
 Rng dropout_rng(const TrainingSettings& settings, int64_t batch) {
   // Streams of the seed below this are for the initial weights; every micro-batch has its own 2^20 above.
   constexpr uint64_t kDropoutStreams = uint64_t{1} << 40, kStreamsPerBatch = uint64_t{1} << 20;
@@ -96,6 +101,18 @@ std::string recipe_of(const TrainingSettings& s) {
   if (s.eval_every > 0) text += concat("; an evaluation every ", s.eval_every);
   if (s.patience > 0) text += concat(", the end after ", s.patience, " without improvement");
   return text;
+}
+
+void refuse_other_sizes(const std::vector<Field>& asked, const std::vector<Field>& own,
+                        const std::string& init) {
+  Enumeration different;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const bool is_rate = std::holds_alternative<double*>(asked[i].value);  // dropout
+    if (is_rate || asked[i].name == "context" || to_json(asked[i]) == to_json(own[i])) continue;
+    different.add("--", asked[i].name, " ", text_of(asked[i]), " (it has ", text_of(own[i]), ")");
+  }
+  MH_CHECK(different.empty(), ValueError, "train: the model of --init ", init, " does not fit ", different,
+           "; leave this out, or train a new model without --init");
 }
 
 std::string joined(const std::vector<std::string>& names) { return Enumeration(names, 6).text(); }
@@ -155,7 +172,8 @@ Json to_json(const RunSummary& s) {
                        {"peak_tensor_bytes", s.peak_bytes},
                        {"progress", to_json(s.progress)},
                        {"kept_loss", number_or_null(s.kept_loss)},
-                       {"kept_figures", to_json(s.kept_figures)}});
+                       {"kept_figures", to_json(s.kept_figures)},
+                       {"worse_than_start", s.worse_than_start}});
 }
 
 }  // namespace multihead::train

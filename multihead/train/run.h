@@ -64,7 +64,8 @@ struct RunSummary {
   /// The validation loss of the kept model on what the evaluations of the run took, to compare with
   /// progress.first_loss; NaN without validation data.
   double kept_loss = std::numeric_limits<double>::quiet_NaN();
-  Figures kept_figures = {};  ///< its other results, to compare with progress.first_figures
+  Figures kept_figures = {};      ///< its other results, to compare with progress.first_figures
+  bool worse_than_start = false;  ///< the kept model, by the figure that the best one is chosen by
   int64_t parameters = 0;
   int64_t peak_bytes = 0;        ///< held by tensors
   double tokens_per_second = 0;  ///< targets per second of training steps
@@ -74,6 +75,9 @@ template <class Score>
 struct ScoredSummary : RunSummary {
   std::optional<Score> validation;
 };
+
+/// For RunSummary::worse_than_start. `best` as LoopOptions::best.
+bool is_worse_than_start(const RunSummary& summary, const std::string& best);
 
 /// Trains `task`, whose parameters these are, with the optimiser of the settings. Reports to the request's
 /// observers and to metrics.jsonl and metrics.csv. Throws what TrainLoop throws.
@@ -94,6 +98,11 @@ Rng dropout_rng(const TrainingSettings& settings, int64_t batch);
 /// The configured optimiser over all parameters of a model.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& settings,
                                                  const std::vector<nn::NamedTensor>& parameters);
+
+/// Throws ValueError naming the settings of the first list that differ from the second, the same of the model in
+/// `init`, if they can be why its weights do not fit.
+void refuse_other_sizes(const std::vector<Field>& asked, const std::vector<Field>& own,
+                        const std::string& init);
 
 /// Weights that training starts from; the models must be of one shape. Throws FormatError naming the
 /// differences.

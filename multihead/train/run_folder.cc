@@ -1,5 +1,6 @@
 #include "multihead/train/run_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "multihead/core/error.h"
@@ -14,18 +15,25 @@ namespace fs = std::filesystem;
 // Known to be the run's by train_config.json beside them. The model's files are known by their manifest.
 constexpr const char* kOwnFiles[] = {io::kRunFile, kMetricsFile, kMetricsTable, kSummaryFile};
 
-// The number of the run in the folder; "": one of an earlier version, whose records had none. None: no run.
-std::optional<std::string> run_in(const std::string& folder) {
+// The record of the run in the folder; null: there is none.
+Json record_in(const std::string& folder) {
   const std::string path = io::join(folder, io::kRunFile);
-  if (node_at(path) != Node::file) return std::nullopt;
+  if (node_at(path) != Node::file) return {};
   try {
-    const Json record = Json::parse(read_file(path, uint64_t{16} << 20, Links::refuse), path);
-    if (!record.is_object() || !record.contains("data") || !record.contains("settings")) return std::nullopt;
-    const Json* number = record.find("run");
-    if (number == nullptr) return "";
-    if (number->is_string() && io::is_id(number->as_string())) return number->as_string();
+    Json record = Json::parse(read_file(path, uint64_t{16} << 20, Links::refuse), path);
+    if (record.is_object() && record.contains("data") && record.contains("settings")) return record;
   } catch (const FormatError&) {
   }
+  return {};
+}
+
+// The number of the run in the folder; "": one of an earlier version, whose records had none. None: no run.
+std::optional<std::string> run_in(const std::string& folder) {
+  const Json record = record_in(folder);
+  if (record.is_null()) return std::nullopt;
+  const Json* number = record.find("run");
+  if (number == nullptr) return "";
+  if (number->is_string() && io::is_id(number->as_string())) return number->as_string();
   return std::nullopt;
 }
 
@@ -116,6 +124,27 @@ void RunFolder::begin(Json record) {
   }
   run_ = io::random_id();
   record["run"] = run_;
+  io::write_staged(path_, io::kRunFile, record.dump(2) + "\n");
+}
+
+void RunFolder::withdraw() {
+  if (!io::list_checkpoints(path_).empty()) return;
+  // The record last: without it the others are taken for foreign files.
+  for (const char* name : {kSummaryFile, kMetricsFile, kMetricsTable, io::kRunFile}) remove(name);
+}
+
+bool RunFolder::is_recorded(const Json& settings) const {
+  const Json record = record_in(path_);
+  if (record.is_null() || !record.at("settings").is_object()) return false;
+  return std::ranges::all_of(settings.members(), [&](const JsonMember& setting) {
+    const Json* found = record.at("settings").find(setting.key);
+    return found != nullptr && *found == setting.value;
+  });
+}
+
+void RunFolder::record(const Json& settings) {
+  Json record = record_in(path_);
+  record["settings"] = settings;
   io::write_staged(path_, io::kRunFile, record.dump(2) + "\n");
 }
 

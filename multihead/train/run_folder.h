@@ -41,11 +41,17 @@ class RunFolder {
   const std::string& path() const { return path_; }
   /// The run id, for the manifests of its checkpoints; empty for runs of earlier versions.
   const std::string& run() const { return run_; }
-  /// The record to resume from, if requested and present.
+  /// The checkpoint to resume from, if requested and present.
   const std::optional<io::CheckpointInfo>& checkpoint() const { return checkpoint_; }
 
   /// Starts a new run: deletes the existing one, model first, then writes `record` as train_config.json.
   void begin(Json record);
+  /// Undoes begin() unless there is a checkpoint by now.
+  void withdraw();
+  /// Whether train_config.json has these values of these settings.
+  bool is_recorded(const Json& settings) const;
+  /// Puts other settings into train_config.json.
+  void record(const Json& settings);
   /// Saves the run's model as one, config.json last.
   void publish(const io::CheckpointContents& model);
   void write_summary(const Json& summary);

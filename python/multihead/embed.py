@@ -127,7 +127,7 @@ class SentenceEncoder(_TextEncoder):
         that has them (Jina Embeddings v3), with its prompt unless another is given; others have one way.
 
         batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
-        truncate_dim beyond the width keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
+        truncate_dim: at most the width; the constructor's beyond it keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
         them. output_value and device have one value.
         """
         if output_value != "sentence_embedding":  # None asks for the vectors of all tokens, too
@@ -140,7 +140,7 @@ class SentenceEncoder(_TextEncoder):
             own = route.default_prompt_name  # an adapter's
             prompt = self._prompt(prompt_name or (own if own != self._encoder.default_prompt_name else None) or self.default_prompt_name)
         vectors = route.encode(
-            texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or self.truncate_dim or 0,
+            texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or min(self.truncate_dim or 0, self._encoder.dim),
             **self._work(batch_size, show_progress_bar))
         if precision in (None, "float32") and (convert_to_tensor or not convert_to_numpy):
             return vectors[0] if single else vectors

@@ -38,6 +38,8 @@ def test_encode_takes_one_text_or_many(folder):
     assert mh.SentenceEncoder(folder, truncate_dim=3).get_sentence_embedding_dimension() == 3
     wide = mh.SentenceEncoder(folder, truncate_dim=768)  # as sentence-transformers, which slices
     assert wide.get_sentence_embedding_dimension() == 20 == wide.encode(TEXTS).shape[1]
+    with pytest.raises(ValueError, match="truncate_dim must be in .1, 20., the width of the model, got 21"):
+        encoder.encode(TEXTS, truncate_dim=21)
     assert np.array_equal(encoder.encode(TEXTS, device="cpu", precision="float32"), all_vectors)
     for wrong in ({"device": "cuda"}, {"precision": "int3"}, {"output_value": "token_embeddings"}, {"output_value": None},
                   {"convert_to_tensor": True, "precision": "int8"}):

@@ -30,7 +30,22 @@ expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data text
 "$multihead" embed model --data texts.txt --out raw.npy --quiet
 expect 0 '^1.000 +2  the dog sat on a mat' "$multihead" search model --data texts.txt --index raw.npy --query "the dog sat on a mat"
 printf 'a mat\nthe cats\nsomething else\nthe dog sat on a mat\ndog\n' >others.txt
-expect 3 'raw.npy: row [1-5] is not the vector of line' "$multihead" search model --data others.txt --index raw.npy --query "a mat"
+expect 3 'raw.npy: was made from other texts; delete it' "$multihead" search model --data others.txt --index raw.npy --query "a mat"
+# Lines that three rows do not tell apart; other settings; vectors of another program; another model.
+sed 's/^$/a dog/' texts.txt >edited.txt
+expect 3 'raw.npy: was made from other texts' "$multihead" search model --data edited.txt --index raw.npy --query "a mat"
+expect 3 'was made with --prompt "", not "the "; delete' "$multihead" search model --data texts.txt --index raw.npy --prompt 'the ' --query "a mat"
+expect 3 'was made with --weights "stored", not "q4"' "$multihead" search model --data texts.txt --index raw.npy --weights q4 --query "a mat"
+cp raw.npy numpy.npy
+"$multihead" search model --data texts.txt --index numpy.npy --query "the dog sat on a mat" 2>err.txt | grep -q '^1.000 ' || fail "vectors without a record"
+grep -q '^note: numpy.npy has no numpy.npy.json' err.txt || fail "no note: $(cat err.txt)"
+expect 3 'numpy.npy: row [1-5] is not the vector of line' "$multihead" search model --data others.txt --index numpy.npy --query "a mat" --quiet
+cp raw.npy.json numpy.npy.json
+printf '\1' | dd of=numpy.npy bs=1 seek=350 conv=notrunc status=none
+expect 3 'not those that numpy.npy.json describes' "$multihead" search model --data texts.txt --index numpy.npy --query "a mat"
+expect 2 'truncate_dim must be in .1, 20., the width of the model, got 21' "$multihead" embed model --data texts.txt --out wide.npy --truncate-dim 21
+[[ ! -e wide.npy && ! -e wide.npy.json ]] || fail "a refused --truncate-dim left a file"
+expect 2 'truncate_dim must be in' "$multihead" search model --data texts.txt --index raw.npy --truncate-dim 21 --query "a mat"
 printf '\xef\xbb\xbfthe cats\n' >marked.txt
 [[ $("$multihead" embed model --data marked.txt --out - --quiet) == "$(head -n 1 all.jsonl)" ]] || fail "a byte order mark is read as text"
 expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" --top 1 --json

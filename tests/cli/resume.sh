@@ -64,6 +64,20 @@ for signal in INT:130 TERM:143; do
   "$multihead" train lm --out gentle --resume --quiet >/dev/null || fail "resuming after SIG${signal%:*}"
   cmp -s whole/model.safetensors gentle/model.safetensors || fail "weights differ after SIG${signal%:*}"
 done
+
+# A run that has ended is extended, stopped, and goes on by the command that it says; its folder's name has a blank.
+"${train[@]/#300/20}" --out "it's mine" >/dev/null || fail "the run to extend"
+setsid bash -c 'trap - INT; exec "$@"' bash "$multihead" train lm --out "it's mine" --resume --steps 300 >said.txt 2>/dev/null &
+run=$!
+for _ in $(seq 200); do grep -q '"steps": 300' "it's mine/train_config.json" && break || sleep 0.05; done
+kill -INT "$run"
+wait "$run"
+[[ $? -eq 130 ]] || fail "the extended run did not stop"
+command=$(sed -n 's/^stopped at step [0-9]*; continue with: multihead //p' said.txt)
+[[ $command == "train lm --out 'it'\\''s mine' --resume" ]] || fail "the command to continue: $(cat said.txt)"
+eval "\"\$multihead\" $command --quiet" >/dev/null || fail "continuing an extended run"
+[[ -e "it's mine/checkpoint-300" ]] || fail "the extended run has not ended: $(ls "it's mine")"
+
 # In bf16, too: weights of any number of threads, after a kill, and refused as another run.
 bf16=("${train[@]}" --precision bf16)
 MULTIHEAD_NUM_THREADS=1 "${bf16[@]}" --out half-whole >/dev/null || fail "the run in bf16"

@@ -1,5 +1,6 @@
 // The form that an answer must have, and the functions that it may call.
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "multihead/core/error.h"
@@ -90,6 +91,7 @@ void read_logit_bias(Fields& fields, const Writer& writer, GenerationJob& job) {
   const Json* given = fields.find("logit_bias");
   if (given == nullptr) return;
   if (!given->is_object()) fields.refuse("logit_bias", "an object of tokens and numbers");
+  std::unordered_set<int32_t> known;  // "5" and "05" are one token
   for (const auto& [key, value] : given->members()) {
     const std::string_view text = key.view();
     const int32_t token = spelled_number<int32_t>(text).value_or(-1);
@@ -100,6 +102,8 @@ void read_logit_bias(Fields& fields, const Writer& writer, GenerationJob& job) {
                             " numbers from -100 to 100, got ", quote(text), ": ", quote(value.dump(), 60)),
                      "logit_bias");
     }
+    if (!known.insert(token).second)
+      throw ApiError(400, concat("logit_bias names the token ", token, " twice"), "logit_bias");
     job.options.logit_bias.emplace_back(token, static_cast<float>(value.as_double()));
   }
 }

@@ -86,6 +86,7 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {kChat, chat + R"(,"frequency_penalty":2.5)", "frequency_penalty must be a number from -2 to 2"},
       {kChat, chat + R"(,"logit_bias":{"x":2})", "logit_bias must give tokens below 262"},
       {kChat, chat + R"(,"logit_bias":{"1":101})", "logit_bias must give"},
+      {kChat, chat + R"(,"logit_bias":{"5":100,"05":-100})", "logit_bias names the token 5 twice"},
       {kChat, chat + R"(,"chat_template_kwargs":1)", "chat_template_kwargs must be an object"},
       {kChat, chat + R"(,"grammar":"x")", "\\\"grammar\\\" is not supported"},
       {kCompletions, prompt + R"(,"max_tokens":0)", "max_tokens must be"},

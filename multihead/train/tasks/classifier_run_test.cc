@@ -106,6 +106,33 @@ TEST_F(ClassifierRunTest, ARunThatHasEndedGoesOnToMoreSteps) {
   EXPECT_EQ(io::load_json(path("a/summary.json")).at("progress").at("step").as_int(), 12);
 }
 
+// Killed before the first checkpoint of the new length, and after.
+TEST_F(ClassifierRunTest, ARunThatWasExtendedIsResumedByItsRecord) {
+  const auto recorded = [&] {
+    return io::load_json(path("a/train_config.json")).at("settings").at("steps").as_int();
+  };
+  ClassifierRun r = run("a");
+  r.settings.steps = 6;
+  train_classifier(r);
+  const std::string run_id = io::load_json(path("a/train_config.json")).at("run").as_string();
+  r.resume = r.extends = true, r.settings.steps = 3;
+  expect_error<ValueError>([&] { train_classifier(r); }, "is beyond the 3 steps requested");
+  EXPECT_EQ(recorded(), 6);
+  struct Killed {};
+  struct Killer : Observer {
+    void on_step(const StepReport&) override { throw Killed(); }
+  } killer;
+  r.settings.steps = 12, r.observers = {&killer};
+  EXPECT_THROW(train_classifier(r), Killed);
+  EXPECT_EQ(recorded(), 12);
+  r.extends = false, r.observers.clear();
+  EXPECT_EQ(train_classifier(r).progress.step, 12);
+  EXPECT_EQ(train_classifier(r).progress.step, 12);
+  EXPECT_EQ(io::load_json(path("a/train_config.json")).at("run").as_string(), run_id);
+  r.settings.steps = 6;
+  expect_error<ValueError>([&] { train_classifier(r); }, "steps was 12, is now 6");
+}
+
 TEST_F(ClassifierRunTest, WhatIsNotGivenIsChosenAndSaid) {
   struct Listener : Observer {
     void on_note(const std::string& message) override { all += message + "\n"; }

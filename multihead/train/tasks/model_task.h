@@ -132,12 +132,11 @@ inline Json data_id(const char* data, uint64_t checksum, const text::Tokenizer& 
 
 namespace detail {
 
-/// Begins the leader's folder unless the run is resumed. Returns whether it did.
+/// Begins the leader's folder unless the run is resumed.
 template <class T>
-bool begin_run(const T& task, const typename T::Run& run, RunFolder* folder) {
-  if (folder == nullptr) return false;
-  const bool begins = !folder->checkpoint();
-  if (begins) {
+void begin_run(const T& task, const typename T::Run& run, RunFolder* folder) {
+  if (folder == nullptr) return;
+  if (!folder->checkpoint()) {
     task.remove_modules(*folder);
     auto settings = run.settings;
     Json record = to_json(run, fields(settings));
@@ -145,7 +144,64 @@ bool begin_run(const T& task, const typename T::Run& run, RunFolder* folder) {
     folder->begin(std::move(record));
   }
   task.write_modules(*folder);
-  return begins;
+}
+
+/// What there is to say before the first step.
+template <class T>
+void announce(const T& task, const typename T::Run& run, const std::string& timed) {
+  for (Observer* observer : run.leads() ? run.observers : std::vector<Observer*>()) {
+    for (const std::string& note : task.notes()) observer->on_note(note);
+    if (!timed.empty()) observer->on_note(timed);
+    observer->on_note(recipe_of(run.settings));
+    if (!run.init.empty() && !task.fresh().empty()) {
+      observer->on_note(concat("new, with random weights: ", joined(task.fresh())));
+    }
+    for (const std::string& warning : task.warnings()) observer->on_warning(warning);
+  }
+}
+
+/// The weights of init, into a model of the run's settings.
+template <class T>
+void start_weights(T& task, const typename T::Run& run, bool begins) {
+  if constexpr (requires { T::load_init(run.init); }) {
+    try {
+      share_start(run, begins || run.settings.lora.rank > 0, task.model(), T::load_init);
+    } catch (const FormatError&) {
+      auto asked = run.settings, own = asked;
+      start_from(own, run.init);
+      refuse_other_sizes(model_fields(asked.model), model_fields(own.model), run.init);
+      throw;
+    }
+  }
+}
+
+/// Writes the settings of a run that is extended into its record, once its checkpoint has been accepted and
+/// before there is another.
+class ExtensionRecorder : public Observer {
+ public:
+  ExtensionRecorder(RunFolder& folder, Json settings) : folder_(folder), settings_(std::move(settings)) {}
+  void on_start(int64_t, int64_t) override {
+    if (!folder_.is_recorded(settings_)) folder_.record(settings_);
+  }
+
+ private:
+  RunFolder& folder_;
+  Json settings_;
+};
+
+/// Null unless the resumed run is extended. A process that was killed before the first checkpoint of the new
+/// length has left it on record: it counts as asked for, too.
+template <class Run>
+std::unique_ptr<Observer> extend(Run& run, const Run& given, RunFolder* folder) {
+  if (folder == nullptr || !folder->checkpoint()) return nullptr;
+  auto settings = given.settings;
+  const Json all = to_json(fields(settings));
+  run.extends = run.extends ||
+                folder->is_recorded(Json::object({{"steps", all.at("steps")}, {"warmup", all.at("warmup")}}));
+  if (!run.extends) return nullptr;
+  auto recorder = std::make_unique<ExtensionRecorder>(*folder, all);
+  run.observers.push_back(recorder.get());
+  return recorder;
 }
 
 /// The best checkpoint in place of what finish() made of the last, if its loss is less.
@@ -178,6 +234,7 @@ typename T::Summary run_to_end(T& task, Outer& outer, const typename T::Run& run
     summary.kept_figures = task.metrics();
     take_best_if_better(outer, run, summary);
   }
+  summary.worse_than_start = is_worse_than_start(summary, run.settings.best);
   summary.validation = task.score(0, run.sharing());
   if (on_any(run.group, summary.validation && run.should_stop && run.should_stop())) {
     summary.validation.reset();
@@ -265,26 +322,27 @@ typename T::Summary train_task(const typename T::Run& request) {
   auto& network = detail::network_of(task.model());
   check_training_memory(run.settings, nn::parameter_count(network), run.ranks());
   check_alike(run, run.settings, task.identity(), nn::named_parameters(network));
-  const bool begins = detail::begin_run(task, given, folder.get()), adapts = run.settings.lora.rank > 0;
-  if constexpr (requires { T::load_init(run.init); }) {
-    share_start(run, begins || adapts, task.model(), T::load_init);
-  }
-  for (Observer* observer : run.leads() ? run.observers : std::vector<Observer*>()) {
-    for (const std::string& note : task.notes()) observer->on_note(note);
-    if (!timed.empty()) observer->on_note(timed);
-    observer->on_note(recipe_of(run.settings));
-    if (!run.init.empty() && !task.fresh().empty()) {
-      observer->on_note(concat("new, with random weights: ", joined(task.fresh())));
+  const std::unique_ptr<Observer> extension = detail::extend(run, given, folder.get());
+  const bool begins = folder != nullptr && !folder->checkpoint();
+  detail::start_weights(task, run, begins);
+  // All that can be refused before the first step has been.
+  const auto begin_and_run = [&](auto& outer) {
+    detail::begin_run(task, given, folder.get());
+    detail::announce(task, run, timed);
+    try {
+      return detail::run_to_end(task, outer, run, folder.get());
+    } catch (const ValueError&) {  // but for what the first evaluation refuses
+      if (begins) task.remove_modules(*folder), folder->withdraw();
+      throw;
     }
-    for (const std::string& warning : task.warnings()) observer->on_warning(warning);
-  }
+  };
   if constexpr (requires { detail::task_type(network); }) {
-    if (adapts) {
+    if (run.settings.lora.rank > 0) {
       LoraTask<T> adapted(task, run.settings, run.init);
-      return detail::run_to_end(task, adapted, run, folder.get());
+      return begin_and_run(adapted);
     }
   }
-  return detail::run_to_end(task, task, run, folder.get());
+  return begin_and_run(task);
 }
 
 /// For Kind::make.

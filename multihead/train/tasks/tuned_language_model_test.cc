@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "multihead/core/error.h"
@@ -61,6 +63,70 @@ TEST_F(TunedLanguageModelTest, ShorterSequencesLeaveTheModelItsPositions) {
   tuned.settings.model.context = 18;
   EXPECT_THAT([&] { train_language_model(tuned); },
               ThrowsMessage<ValueError>(HasSubstr("--context must be at most 17, the positions")));
+}
+
+// Steps that only do harm, on letters in reverse: the first of them is kept, as of a run that was stopped in between.
+TEST_F(TunedLanguageModelTest, TheBestIsATrainedOne) {
+  LanguageModelRun start = run("start");
+  start.settings.steps = 60;
+  EXPECT_FALSE(train_language_model(start).worse_than_start);
+  std::string letters = read_file(file_path("text.txt"));
+  std::ranges::reverse(letters);
+  std::ofstream(file_path("reverse.txt")) << letters;
+  const auto harmed = [&](const std::string& name) {
+    LanguageModelRun r = run(name);
+    r.init = start.folder, r.data = file_path("reverse.txt"), r.valid = file_path("text.txt");
+    start_from(r.settings, r.init);
+    r.settings.steps = 8, r.settings.eval_every = 2, r.settings.keep = 1, r.settings.batch = 3;
+    r.settings.lr = 1e-2;
+    return r;
+  };
+  LanguageModelRun whole = harmed("whole"), parts = harmed("parts");
+  const LanguageModelSummary summary = train_language_model(whole);
+  EXPECT_TRUE(summary.worse_than_start);
+  EXPECT_TRUE(io::load_json(whole.folder + "/summary.json").at("worse_than_start").as_bool());
+  const Progress& p = summary.progress;
+  EXPECT_EQ(p.best_step, 2);
+  EXPECT_GT(p.best_loss, p.first_loss);
+  EXPECT_LT(p.best_loss, p.last_loss);
+  EXPECT_EQ(summary.kept_loss, p.best_loss);
+  EXPECT_EQ(weights(whole), read_file(whole.folder + "/checkpoint-2/model.safetensors"));
+  EXPECT_EQ(stopped_at(parts, 12).ending, Ending::interrupted);
+  parts.resume = true;
+  EXPECT_EQ(train_language_model(parts).progress.best_step, 2);
+  EXPECT_EQ(weights(parts), weights(whole));
+}
+
+// What init does not fit leaves a folder as it was, for the command put right; so does what the first evaluation refuses.
+TEST_F(TunedLanguageModelTest, ARefusedStartLeavesNoRun) {
+  train_language_model(run("a"));
+  LanguageModelRun tuned = run("b");
+  tuned.init = tuned.tokenizer = file_path("a");
+  start_from(tuned.settings, tuned.init);
+  tuned.settings.steps = 2, tuned.settings.batch = 3;
+  const LanguageModelRun right = tuned;
+  tuned.settings.model.num_layers = 3, tuned.settings.model.embed_dim = 24,
+  tuned.settings.model.dropout_p = 0.5;
+  const auto refuse = [&](const char* message) {
+    EXPECT_THAT([&] { train_language_model(tuned); }, ThrowsMessage<ValueError>(HasSubstr(message)));
+  };
+  refuse("does not fit --layers 3 (it has 2), --width 24 (it has 20); leave");
+  EXPECT_FALSE(std::filesystem::exists(tuned.folder));
+  tuned = right;
+  tuned.settings.lora.rank = 2, tuned.settings.lora.targets = "nope";
+  refuse("nope");
+  EXPECT_FALSE(std::filesystem::exists(tuned.folder));
+  tuned = right;
+  tuned.settings.best = "nope";
+  refuse("--best must be a figure of the evaluations");
+  EXPECT_FALSE(std::filesystem::exists(tuned.folder));
+  train_language_model(right);
+  // What is there already stays.
+  tuned = right;
+  tuned.overwrite = true, tuned.settings.model.num_layers = 3;
+  const std::string before = weights(right);
+  refuse("--layers 3");
+  EXPECT_EQ(weights(right), before);
 }
 
 // Conversations: learned, resumed bit for bit, with validation data of their own.
