@@ -91,9 +91,7 @@ def test_more_axes_than_supported():
         mh.tensor(np.zeros((1,) * 9, dtype=np.float32))
 
 
-def test_masked_arrays_and_memoryviews():
-    masked = np.ma.masked_array(np.ones(3, dtype=np.float32), mask=[0, 1, 0])
-    np.testing.assert_array_equal(np.asarray(mh.tensor(masked)), 1)
+def test_memoryviews_are_taken():
     assert mh.tensor(memoryview(np.arange(3, dtype=np.int64))).tolist() == [0, 1, 2]
 
 
@@ -291,9 +289,9 @@ def test_lists_lose_no_gradient():
     assert mh.tensor([w, w]).shape == (2, 2)  # nothing records
     with mh.Tape() as tape:
         for make in (lambda: mh.add([w, w], w), lambda: mh.softmax([[w[0], w[1]]]), lambda: mh.tensor([w, [w]])):
-            with pytest.raises(TypeError, match=r"stack\(\)"):
+            with pytest.raises(TypeError, match=r"concat\(\)"):
                 make()
-        tape.backward(mh.add(mh.stack([w, w]), [w.detach(), w.detach()]).sum())
+        tape.backward(mh.add(mh.concat([w[None], w[None]], 0), [w.detach(), w.detach()]).sum())
     assert np.asarray(w.grad).tolist() == [2, 2]
 
 

@@ -239,7 +239,7 @@ def test_operators_by_numpy_keep_the_real_type():
     for y in (b**3, b // 2, 2**b, b % 2, b.prod()):
         assert y.dtype == "bfloat16"
     assert (x ** np.float64(3)).dtype == (x * np.float64(3)).dtype == "float32"
-    for operate in (lambda: x**d, lambda: x // d, lambda: d % x):
+    for operate in (lambda: x**d, lambda: x // d, lambda: x % d):
         with pytest.raises(mh.DtypeError, match="float32 and float64"):
             operate()
 
