@@ -79,6 +79,9 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "add_importance": "lens.head_importance",
     "Importance": "lens.head_importance",
     "start_from": "train_language_model",  # init=
+    "refuse_other_sizes": "train_language_model",
+    "is_worse_than_start": "train_language_model",  # worse_than_start of its result
+    "merit": "train_language_model",  # best=
     "copy_weights": "train_language_model",
     "PointScope": "Points",  # a with block
     "generate": "models.LanguageModel.generate",

@@ -255,7 +255,7 @@ Tensor from_python_values(nb::handle object, Argument argument) {
     raise(PyExc_TypeError,
           prefix(argument) + " is a " + name_of_type(object) +
               " with a tensor that requires a gradient, which would be lost; join tensors by "
-              "stack() or concat(), or take their detach()");
+              "concat(), or take their detach()");
   }
   nb::object numpy = nb::module_::import_("numpy");
   nb::object array;
