@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "multihead/generate/defaults.h"
 #include "multihead/io/checkpoint.h"
@@ -27,14 +26,6 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
     if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
     return load_with_tokenizer(folder, dtype, packed);
   });
-}
-
-void check_elsewhere(const std::string& from, const std::string& to) {
-  std::error_code absent;
-  if (std::filesystem::equivalent(from, to, absent)) {
-    throw UsageError(
-        concat(quote(to), " is the model itself, whose weights would be lost; choose another output"));
-  }
 }
 
 namespace {

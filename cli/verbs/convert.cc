@@ -21,13 +21,12 @@ class Convert : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("MODEL", from_, "model folder or GGUF file");
-    flags.positional("OUT", to_, "folder, or file ending in .gguf, to write");
+    flags.positional("OUT", to_, "folder, or file ending in .gguf, to write").writes = true;
     flags.choice("type", type_, {"f32", "f16", "bf16", "q8_0", "q4_1", "q4_0"}, "of a GGUF file's matrices");
   }
 
   int run(const CommonOptions& common) override {
     if (!models::is_gguf(to_)) refuse_given("on a folder, whose weights are f32", {"type"});
-    check_elsewhere(from_, to_);
     LoadedModel loaded = load_model_dir(from_);
     if (models::is_gguf(to_)) {
       models::save_gguf(loaded.model, to_, type_,

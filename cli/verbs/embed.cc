@@ -177,8 +177,8 @@ class Embed : public Verb {
                "document, or a task of the folder's own");
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
     declare_format(flags, format_);
-    flags.text("out", "FILE", out_,
-               "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
+    flags.output("out", "FILE", out_,
+                 "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
     flags.text("part", "I/N", part_,
                "only the I-th of N parts of the texts; the .jsonl files of all parts, one after another, are "
                "that of "

@@ -16,13 +16,12 @@ class Quantize : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("out", "DIR", out_, "folder to write (required)");
+    flags.output("out", "DIR", out_, "folder to write (required)");
     declare_weights(flags, weights_, true, false);
   }
 
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
-    check_elsewhere(folder_, out_);
     LoadedModel loaded = load_model_dir(folder_, weights_);
     const std::string_view dtype = kernels::name(loaded.model.weight_dtype());
     if (dtype == "f32") throw UsageError(folder_ + " holds f32 weights; choose a format with --weights");

@@ -47,6 +47,19 @@ expect 2 'unknown verb "train", expected one of train lm, train seq2seq, train c
 expect 0 'bench gemm' "$multihead" bench --help
 expect 0 '--max-new-tokens' "$multihead" help generate
 expect 2 'unknown verb' "$multihead" $'sing\nsong'
+# An empty value, as of an unset variable, is not an absent flag.
+for flag in --init --tokenizer-file --time --lora-targets --data --valid --config; do
+  expect 2 "^multihead: $flag must not be empty, expected [A-Z]+; see multihead train seq2seq --help" \
+    "$multihead" train seq2seq --out run "$flag" ''
+done
+for flag in --regex --json-schema --grammar --suppress --stop --draft --system; do
+  expect 2 "^multihead: $flag must not be empty" "$multihead" generate run --prompt the "$flag="
+done
+expect 2 '^multihead: --api-key-file must not be empty, expected FILE' "$multihead" serve run --api-key-file ""
+expect 2 '^multihead: --query must not be empty, expected TEXT' "$multihead" search run --data text.txt --query ""
+expect 2 '^multihead: DIR must not be empty' "$multihead" info ""
+echo 'init = ""' >bad.toml
+expect 2 '--init must not be empty' "${fresh[@]}" --data text.txt --config bad.toml
 printf 'lr = 0.01\ncolour = 3\n' >bad.toml
 expect 2 'colour' "${fresh[@]}" --data text.txt --config bad.toml
 expect 3 'none.toml' "${fresh[@]}" --data text.txt --config none.toml
@@ -72,7 +85,8 @@ make_text 901 >longer.txt
 expect 2 'text was' "${train[@]}" --out run --data longer.txt --resume
 expect 3 'other.txt.*not among the 18' "${train[@]}" --out run --data other.txt --resume
 expect 3 'there is no folder "nothing"' "$multihead" generate nothing --prompt x
-expect 2 'prompt is empty' "$multihead" generate run --prompt ''
+expect 2 '--prompt must not be empty, expected TEXT' "$multihead" generate run --prompt ''
+expect 2 'prompt is empty' "$multihead" generate run
 expect 2 'temperature' "$multihead" generate run --prompt the --temperature -1
 for threads in many 0 -1 2.5 4096; do
   MULTIHEAD_NUM_THREADS=$threads expect 2 "MULTIHEAD_NUM_THREADS: expected a whole number in .1, 1024., got '$threads'" \
@@ -101,6 +115,20 @@ expect 2 '--offsets is for a TEXT or stdin, not --data' "${encode[@]}" --data sp
 expect 2 '--as-file is for a TEXT or stdin, not --data' "${encode[@]}" --data special.txt --out x.tokens --as-file
 expect 2 'give TEXT or --data, not both; got "words"' "${encode[@]}" words --data special.txt --out x.tokens
 [[ ! -e x.tokens ]] || fail 'a refused command has written a file'
+
+# An output is not an input: not by a link either, and not a part of the model.
+ln -s text.txt link.txt && ln text.txt hard.txt && ln -s run linked
+sums=$(sha256sum text.txt with.tokens run/config.json)
+for out in text.txt ./text.txt link.txt hard.txt run/config.json linked/tokenizer.json; do
+  expect 2 '--logprobs would replace ".*", which (--data|DIR) names; choose another' "$multihead" eval run --data text.txt --logprobs $out
+  expect 2 '--out would replace ".*", which (--data|DIR) names' "$multihead" tokenizer encode run --data text.txt --out $out
+done
+expect 2 '--out would replace "with.tokens", which FILE names' "$multihead" tokenizer list without.tokens with.tokens --out with.tokens
+[[ $(sha256sum text.txt with.tokens run/config.json) == "$sums" ]] || fail 'an input was written over'
+for _ in 1 2; do expect 0 'perplexity' "$multihead" eval run --data text.txt --logprobs run/logprobs.tsv; done
+expect 0 'tokens in' "$multihead" tokenizer encode run --data text.txt --out run.tokens
+expect 3 '"run.tokens" was written with another tokenizer' "$multihead" tokenizer list with.tokens run.tokens --out x.list
+[[ ! -e x.list ]] || fail 'a list of token files that do not belong together was written'
 
 for stdin in '< .' '<&-'; do  # a folder, closed: no end of the input
   expect 3 'stdin cannot be read: (Is a directory|Bad file descriptor)' \

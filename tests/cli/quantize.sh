@@ -46,12 +46,12 @@ expect 2 'out DIR is required' "$multihead" quantize run
 sum=$(md5sum <run/model.safetensors)
 ln -s run link
 for out in run ./run/ link; do
-  expect 2 'is the model itself' "$multihead" quantize run --out $out
-  expect 2 'is the model itself' "$multihead" convert run $out
-  expect 2 'is the model itself' "$multihead" prune run --out $out --heads 0.0
+  expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" quantize run --out $out
+  expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" convert run $out
+  expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" prune run --out $out --heads 0.0
 done
 expect 0 'parameters' "$multihead" convert other other.gguf --type f32
-expect 2 'is the model itself' "$multihead" convert other.gguf other.gguf --type q8_0
+expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" convert other.gguf other.gguf --type q8_0
 [[ $(md5sum <run/model.safetensors) == "$sum" ]] || fail "the model was written over"
 mkdir mine && echo mine >mine/config.json
 expect 2 'not written by multihead' "$multihead" quantize run --out mine
