@@ -28,6 +28,32 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   });
 }
 
+void declare_overwrite(Flags& flags, bool& overwrite) {
+  flags.flag("overwrite", overwrite, "replace the model that is already there");
+}
+
+void check_vacant(const std::string& to) {
+  const bool is_file = models::is_gguf(to);
+  const auto holds = [&](const std::string& name) { return node_at(io::join(to, name)) != Node::absent; };
+  // What others have written is refused when the model is saved, --overwrite or not.
+  if (!is_file && !io::foreign_files(to, io::kModelFolderFiles, io::Look::sizes).empty()) return;
+  const char* content = nullptr;
+  if (is_file) {
+    if (node_at(to) != Node::absent) content = "exists";
+  } else if (holds(io::kRunFile) || !io::list_checkpoints(to).empty()) {
+    content = "holds a training run";
+  } else if (std::ranges::any_of(io::kModelFiles, holds)) {
+    content = "holds a model";
+  } else if (std::ranges::any_of(io::kTokenizerFiles, holds)) {
+    content = "holds a tokenizer";
+  } else if (holds(io::Manifest::kFile)) {
+    content = "holds a part of a model";
+  }
+  if (content == nullptr) return;
+  throw UsageError(concat(is_file ? "file " : "folder ", quote(to), " ", content,
+                          "; overwrite it (--overwrite) or choose another ", is_file ? "file" : "folder"));
+}
+
 namespace {
 
 // One set, with the defaults of generation unless `to` has others.
