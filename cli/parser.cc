@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <sstream>
 
+#include "cli/config_file.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
@@ -126,18 +126,6 @@ void Given::read_line(const std::vector<std::string>& words) {
   }
 }
 
-// [a, "b c"], 'd e' or f; what follows a # is a remark.
-std::vector<std::string> config_words(std::string_view text) {
-  std::vector<std::string> words;
-  for (size_t at = 0; (at = text.find_first_not_of(" \t\r,[]", at)) < text.size() && text[at] != '#';) {
-    const size_t quoted = text[at] == '"' || text[at] == '\'' ? 1 : 0;
-    const size_t end = quoted ? text.find(text[at], at + 1) : text.find_first_of(" \t\r,[]#", at);
-    words.emplace_back(text.substr(at + quoted, end - at - quoted));
-    at = std::min(end, text.size()) + quoted;
-  }
-  return words;
-}
-
 void Given::read_config() {
   const std::vector<std::string>& paths = values_[find("config")];
   if (paths.empty() || paths.back().empty()) return;
@@ -148,19 +136,12 @@ void Given::read_config() {
   } catch (const IoError& error) {
     throw InputError(error.what());
   }
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t equals = line.find('=');
-    const std::vector<std::string> names = config_words(line.substr(0, equals));
-    if (names.empty() || names[0].starts_with(';')) continue;
-    const size_t place = find(names[0]);
-    const auto values = equals == std::string::npos ? std::vector<std::string>{"true"}
-                                                    : config_words(line.substr(equals + 1));
-    const bool section = line.find_first_not_of(" \t") == line.find('[');
-    if (section || names.size() > 1 || names[0] == "config" || place == list_.size() || values.empty()) {
-      refuse("--config: unknown or wrong setting: " + quote(line, 32));
-    }
-    if (from_line[place].empty()) values_[place] = values;
+  for (Setting& setting : parse_settings(text)) {
+    const size_t place = find(setting.name);
+    if (setting.name == "config") refuse_setting(setting.line, setting.name, "it cannot name another file");
+    if (place == list_.size())
+      refuse_setting(setting.line, setting.name, concat("no such flag; see multihead ", verb_, " --help"));
+    if (from_line[place].empty()) values_[place] = std::move(setting.values);
   }
 }
 
