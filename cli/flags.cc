@@ -22,10 +22,20 @@ T in_range(const char* name, T value, const Range& range, bool open) {
 
 }  // namespace
 
+bool Flag::is_path() const {
+  const auto kinds = {"FILE", "DIR", "PATH", "MODEL", "OUT"};
+  return std::find(kinds.begin(), kinds.end(), value) != kinds.end();
+}
+
 void Flags::text(const char* name, const char* value, std::string& target, const char* help) {
   add({.name = name, .value = value, .help = help, .initial = target, .set = [&target](std::string_view v) {
          target = v;
        }});
+}
+
+void Flags::output(const char* name, const char* value, std::string& target, const char* help) {
+  text(name, value, target, help);
+  list_.back().writes = true;
 }
 
 Flag& Flags::integer(const char* name, int64_t& target, const char* help, IntegerRange range) {
@@ -72,14 +82,14 @@ void Flags::choice(const char* name, std::string& target, std::vector<std::strin
        .set = set});
 }
 
-void Flags::positional(const char* name, std::string& target, const char* help, bool required) {
-  add({.name = name,
-       .value = name,
-       .help = help,
-       .initial = target,
-       .positional = true,
-       .required = required,
-       .set = [&target](std::string_view v) { target = v; }});
+Flag& Flags::positional(const char* name, std::string& target, const char* help, bool required) {
+  return add({.name = name,
+              .value = name,
+              .help = help,
+              .initial = target,
+              .positional = true,
+              .required = required,
+              .set = [&target](std::string_view v) { target = v; }});
 }
 
 void Flags::positionals(const char* name, std::vector<std::string>& target, const char* help) {

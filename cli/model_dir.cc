@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "multihead/generate/defaults.h"
 #include "multihead/io/checkpoint.h"
@@ -29,12 +28,30 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
   });
 }
 
-void check_elsewhere(const std::string& from, const std::string& to) {
-  std::error_code absent;
-  if (std::filesystem::equivalent(from, to, absent)) {
-    throw UsageError(
-        concat(quote(to), " is the model itself, whose weights would be lost; choose another output"));
+void declare_overwrite(Flags& flags, bool& overwrite) {
+  flags.flag("overwrite", overwrite, "replace the model that is already there");
+}
+
+void check_vacant(const std::string& to) {
+  const bool is_file = models::is_gguf(to);
+  const auto holds = [&](const std::string& name) { return node_at(io::join(to, name)) != Node::absent; };
+  // What others have written is refused when the model is saved, --overwrite or not.
+  if (!is_file && !io::foreign_files(to, io::kModelFolderFiles, io::Look::sizes).empty()) return;
+  const char* content = nullptr;
+  if (is_file) {
+    if (node_at(to) != Node::absent) content = "exists";
+  } else if (holds(io::kRunFile) || !io::list_checkpoints(to).empty()) {
+    content = "holds a training run";
+  } else if (std::ranges::any_of(io::kModelFiles, holds)) {
+    content = "holds a model";
+  } else if (std::ranges::any_of(io::kTokenizerFiles, holds)) {
+    content = "holds a tokenizer";
+  } else if (holds(io::Manifest::kFile)) {
+    content = "holds a part of a model";
   }
+  if (content == nullptr) return;
+  throw UsageError(concat(is_file ? "file " : "folder ", quote(to), " ", content,
+                          "; overwrite it (--overwrite) or choose another ", is_file ? "file" : "folder"));
 }
 
 namespace {

@@ -18,8 +18,10 @@ LoadedModel load_model_dir(const std::string& folder, const std::string& weights
 /// --weights of a model; "stored" among them if its folder may hold packed ones.
 void declare_weights(Flags& flags, std::string& weights, bool stored = true, bool f32 = true);
 
-/// Refuses to write a changed model over the folder or file that it comes from.
-void check_elsewhere(const std::string& from, const std::string& to);
+/// --overwrite of verbs that write a model.
+void declare_overwrite(Flags& flags, bool& overwrite);
+/// Refuses a folder that holds a model, a tokenizer or a training run of ours, and a GGUF file that exists.
+void check_vacant(const std::string& to);
 
 /// Writes a model that was loaded from `from`, with its tokenizer and defaults of generation, as one.
 /// Defaults that somebody else has put into `to` stay.

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
+#include <array>
+#include <filesystem>
 
+#include "cli/config_file.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
@@ -25,6 +27,29 @@ bool holds_words(std::string_view name, std::string_view typed) {
   return true;
 }
 
+namespace fs = std::filesystem;
+
+// What a model consists of, or a folder of images; results of verbs may lie beside it.
+bool is_of_model(const fs::path& file) {
+  const std::string name = file.filename().string();
+  const auto has_ending = [&](const char* ending) { return name.ends_with(ending); };
+  return std::ranges::any_of(std::array{".safetensors", ".json", ".bin", ".model", ".jinja", ".png", ".ppm",
+                                        "vocab.txt", "merges.txt"},
+                             has_ending);
+}
+
+// Is `output` the file or folder `input`, or a file of that folder?
+bool is_at(const fs::path& output, const fs::path& input) {
+  std::error_code absent;
+  if (output == input || fs::equivalent(output, input, absent)) return output != "-";
+  constexpr auto kSkip = fs::directory_options::skip_permission_denied;
+  if (!fs::is_regular_file(output, absent) || !fs::is_directory(input, absent)) return false;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(input, kSkip, absent)) {
+    if (is_of_model(entry.path()) && fs::equivalent(output, entry.path(), absent)) return true;
+  }
+  return false;
+}
+
 // The values given on the command line and in --config, as text, by the flags' places in their list.
 class Given {
  public:
@@ -35,6 +60,8 @@ class Given {
   /// Sets what the command line does not. Lines of TOML or INI: name = value, or the name of a switch alone.
   void read_config();
   void set_flags() const;
+  /// Refuses an output that lies where an input does.
+  void check_outputs() const;
   std::vector<std::string> names() const;
 
  private:
@@ -99,21 +126,9 @@ void Given::read_line(const std::vector<std::string>& words) {
   }
 }
 
-// [a, "b c"], 'd e' or f; what follows a # is a remark.
-std::vector<std::string> config_words(std::string_view text) {
-  std::vector<std::string> words;
-  for (size_t at = 0; (at = text.find_first_not_of(" \t\r,[]", at)) < text.size() && text[at] != '#';) {
-    const size_t quoted = text[at] == '"' || text[at] == '\'' ? 1 : 0;
-    const size_t end = quoted ? text.find(text[at], at + 1) : text.find_first_of(" \t\r,[]#", at);
-    words.emplace_back(text.substr(at + quoted, end - at - quoted));
-    at = std::min(end, text.size()) + quoted;
-  }
-  return words;
-}
-
 void Given::read_config() {
   const std::vector<std::string>& paths = values_[find("config")];
-  if (paths.empty()) return;
+  if (paths.empty() || paths.back().empty()) return;
   const std::vector<std::vector<std::string>> from_line = values_;
   std::string text;
   try {
@@ -121,30 +136,42 @@ void Given::read_config() {
   } catch (const IoError& error) {
     throw InputError(error.what());
   }
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t equals = line.find('=');
-    const std::vector<std::string> names = config_words(line.substr(0, equals));
-    if (names.empty() || names[0].starts_with(';')) continue;
-    const size_t place = find(names[0]);
-    const auto values = equals == std::string::npos ? std::vector<std::string>{"true"}
-                                                    : config_words(line.substr(equals + 1));
-    const bool section = line.find_first_not_of(" \t") == line.find('[');
-    if (section || names.size() > 1 || names[0] == "config" || place == list_.size() || values.empty()) {
-      refuse("--config: unknown or wrong setting: " + quote(line, 32));
-    }
-    if (from_line[place].empty()) values_[place] = values;
+  for (Setting& setting : parse_settings(text)) {
+    const size_t place = find(setting.name);
+    if (setting.name == "config") refuse_setting(setting.line, setting.name, "it cannot name another file");
+    if (place == list_.size())
+      refuse_setting(setting.line, setting.name, concat("no such flag; see multihead ", verb_, " --help"));
+    if (from_line[place].empty()) values_[place] = std::move(setting.values);
   }
 }
 
 void Given::set_flags() const {
   for (size_t i = 0; i < list_.size(); ++i) {
-    const std::string name = (list_[i].positional ? "" : "--") + list_[i].name;
+    const std::string name = list_[i].shown();
     if (list_[i].required && values_[i].empty()) refuse(name + " is required");
     if (!list_[i].many && !list_[i].repeats && values_[i].size() > 1)
       refuse(concat(name, " is given ", values_[i].size(), " times",
                     list_[i].positional ? "" : ": only values of a file (--config) can be overridden"));
-    for (const std::string& value : values_[i]) list_[i].set(value);
+    for (const std::string& value : values_[i]) {
+      // As of an unset variable of the shell: the flag must not count as absent.
+      if (value.empty() && !list_[i].value.empty() && !list_[i].takes_empty)
+        refuse(concat(name, " must not be empty, expected ", list_[i].value));
+      list_[i].set(value);
+    }
+  }
+}
+
+void Given::check_outputs() const {
+  for (size_t to = 0; to < list_.size(); ++to) {
+    for (size_t from = 0; list_[to].writes && from < list_.size(); ++from) {
+      if (from == to || !list_[from].is_path()) continue;
+      for (const std::string& output : values_[to]) {
+        const auto holds = [&](const std::string& input) { return is_at(output, input); };
+        if (std::ranges::any_of(values_[from], holds))
+          throw UsageError(concat(list_[to].shown(), " would replace ", quote(output), ", which ",
+                                  list_[from].shown(), " names; choose another output"));
+      }
+    }
   }
 }
 
@@ -245,6 +272,7 @@ ParsedLine parse(const std::string& verb, const Flags& own, const std::vector<st
   given.read_line(arguments);
   given.read_config();
   given.set_flags();
+  given.check_outputs();
   all_given() = given.names();
   return line;
 }

@@ -55,9 +55,15 @@ struct Flag {
   std::vector<std::string> choices = {};
   bool positional = false;
   bool required = false;
-  bool many = false;     ///< takes several values; a positional, all the rest
-  bool repeats = false;  ///< may be given several times, with a value each
+  bool many = false;         ///< takes several values; a positional, all the rest
+  bool repeats = false;      ///< may be given several times, with a value each
+  bool takes_empty = false;  ///< "" is a value like others
+  bool writes = false;       ///< names a file or folder that the verb writes
   std::function<void(std::string_view)> set;
+
+  /// "--data"; of positionals "DIR".
+  std::string shown() const { return (positional ? "" : "--") + name; }
+  bool is_path() const;
 };
 
 /// The range of a numeric flag; by default not negative.
@@ -74,11 +80,13 @@ struct NumberRange {
 class Flags {
  public:
   void text(const char* name, const char* value, std::string& target, const char* help);
+  /// A file or folder to write, which must not be one that another flag names.
+  void output(const char* name, const char* value, std::string& target, const char* help);
   Flag& integer(const char* name, int64_t& target, const char* help, IntegerRange range = {});
   void number(const char* name, double& target, const char* help, NumberRange range = {});
   void flag(const char* name, bool& target, const char* help);
   void choice(const char* name, std::string& target, std::vector<std::string> names, const char* help);
-  void positional(const char* name, std::string& target, const char* help, bool required = true);
+  Flag& positional(const char* name, std::string& target, const char* help, bool required = true);
   void positionals(const char* name, std::vector<std::string>& target, const char* help);
   /// All the words up to the next flag.
   void texts(const char* name, const char* value, std::vector<std::string>& target, const char* help);

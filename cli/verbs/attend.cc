@@ -37,7 +37,7 @@ class Attend : public Verb {
     flags.text("source", "TEXT", source_, "translators: the sentence to translate");
     flags.text("beside", "TEXT", beside_, "a second text to show beside it (translators: a second source)");
     flags.text("beside-model", "DIR", other_folder_, "a second model of the same kind to show beside it");
-    flags.text("out", "FILE", out_, "the HTML file to write");
+    flags.output("out", "FILE", out_, "the HTML file to write");
     selection_.declare(flags);
     flags.choice("measures", measures_, {"auto", "always", "never"},
                  "logit lens, head importance, attributions, queries and keys (auto: if fast)");

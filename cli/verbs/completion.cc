@@ -22,8 +22,6 @@ void for_each_verb(F&& f) {
 
 constexpr const char* kShells = "bash zsh fish";
 
-bool is_path(const Flag& flag) { return flag.value == "FILE" || flag.value == "DIR" || flag.value == "PATH"; }
-
 std::string first_words(const std::string& prefix) {
   std::vector<std::string> words;
   for (const auto& verb : make_verbs()) {
@@ -45,7 +43,7 @@ std::string bash() {
       if (!flag.choices.empty()) {
         values += fmt::format("    \"{}:--{}\") words=\"{}\" ;;\n", verb.name, flag.name,
                               fmt::join(flag.choices, " "));
-      } else if (!flag.value.empty() && !is_path(flag)) {
+      } else if (!flag.value.empty() && !flag.is_path()) {
         values += fmt::format("    \"{}:--{}\") return ;;\n", verb.name, flag.name);
       }
     }
@@ -128,7 +126,7 @@ std::string fish() {
                          fish_quoted(flag.help));
       if (!flag.choices.empty())
         out += fmt::format(" -x -a {}", fish_quoted(fmt::format("{}", fmt::join(flag.choices, " "))));
-      if (flag.choices.empty() && !flag.value.empty()) out += is_path(flag) ? " -r" : " -x";
+      if (flag.choices.empty() && !flag.value.empty()) out += flag.is_path() ? " -r" : " -x";
       out += '\n';
     }
   });

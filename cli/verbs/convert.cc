@@ -3,6 +3,8 @@
 
 #include "cli/model_dir.h"
 #include "cli/parser.h"
+#include "cli/streams.h"
+#include "multihead/io/json.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/nn/module.h"
 #include "multihead/text/tokenizer/files/gguf.h"
@@ -21,13 +23,14 @@ class Convert : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("MODEL", from_, "model folder or GGUF file");
-    flags.positional("OUT", to_, "folder, or file ending in .gguf, to write");
+    flags.positional("OUT", to_, "folder, or file ending in .gguf, to write").writes = true;
+    declare_overwrite(flags, overwrites_);
     flags.choice("type", type_, {"f32", "f16", "bf16", "q8_0", "q4_1", "q4_0"}, "of a GGUF file's matrices");
   }
 
   int run(const CommonOptions& common) override {
     if (!models::is_gguf(to_)) refuse_given("on a folder, whose weights are f32", {"type"});
-    check_elsewhere(from_, to_);
+    if (!overwrites_) check_vacant(to_);
     LoadedModel loaded = load_model_dir(from_);
     if (models::is_gguf(to_)) {
       models::save_gguf(loaded.model, to_, type_,
@@ -41,12 +44,18 @@ class Convert : public Verb {
     } else {
       save_model_dir(loaded, from_, to_);
     }
-    if (!common.quiet) fmt::print("{}: {} parameters\n", to_, nn::parameter_count(loaded.model));
+    const int64_t parameters = nn::parameter_count(loaded.model);
+    if (common.json) {
+      put_json(Json::object({{"out", io::path_to_json(to_)}, {"parameters", parameters}}));
+    } else if (!common.quiet) {
+      fmt::print("{}: {} parameters\n", printable(to_), parameters);
+    }
     return kDone;
   }
 
  private:
   std::string from_, to_, type_ = "f16";
+  bool overwrites_ = false;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/sparse_encoder.h"
 #include "multihead/embed/vector_index.h"
+#include "multihead/io/json.h"
 #include "multihead/io/npy.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/train/settings.h"
@@ -182,8 +183,8 @@ class Embed : public Verb {
                "document, or a task of the folder's own");
     flags.text("data", "FILE", data_, "texts: one per line, or a column of a table; -: stdin (required)");
     declare_format(flags, format_);
-    flags.text("out", "FILE", out_,
-               "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
+    flags.output("out", "FILE", out_,
+                 "FILE.npy, or FILE.jsonl with texts and vectors; -: the same to stdout (required)");
     flags.text("part", "I/N", part_,
                "only the I-th of N parts of the texts; the .jsonl files of all parts, one after another, are "
                "that of "
@@ -229,15 +230,26 @@ class Embed : public Verb {
       vectors = is_matrix ? write_matrix(parts_of) : write_lines(parts_of);
       seconds = meter.seconds();
     }
-    if (!common.quiet && out_ != "-") {
-      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_), vectors,
-                 std::visit([](const auto& of) { return of.dim(); }, encoder),
-                 static_cast<double>(texts.size()) / std::max(seconds, 1e-9));
-    }
+    if (out_ != "-")
+      report(common, encoder, vectors, static_cast<double>(texts.size()) / std::max(seconds, 1e-9));
     return kDone;
   }
 
  private:
+  void report(const CommonOptions& common, const AnyEncoder& encoder, int64_t vectors,
+              double texts_per_second) const {
+    const int64_t dim = std::visit([](const auto& of) { return of.dim(); }, encoder);
+    if (common.json) {
+      put_json(Json::object({{"out", io::path_to_json(out_)},
+                             {"vectors", vectors},
+                             {"dimensions", dim},
+                             {"texts_per_second", texts_per_second}}));
+    } else if (!common.quiet) {
+      fmt::print("{}: {} vectors of {} dimensions, {:.0f} texts/s\n", printable(out_), vectors, dim,
+                 texts_per_second);
+    }
+  }
+
   // --part I/N as numbers; without it, the whole is the first of one.
   std::pair<int64_t, int64_t> numbers_of_part() const {
     if (part_.empty()) return {1, 1};

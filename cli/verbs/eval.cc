@@ -140,14 +140,14 @@ class Eval : public Verb {
     flags.integer("pairs", pairs_.pairs, "translator: evaluate the first N pairs (0: all)");
     flags.choice("weight-dtype", pairs_.weight_dtype, kernels::weight_dtype_names(),
                  "translator: weights used to translate; the loss always uses f32");
-    flags.text("logprobs", "FILE", logprobs_,
-               "language model: write a line for each token: id, log-probability (- at a window's "
-               "beginning), the token as JSON");
-    flags.text("predictions", "FILE", test_.predictions,
-               "encoder: write a TSV file of what is predicted beside what is true");
-    flags.text("page", "FILE", test_.page, "classifier: write the report as a page of HTML");
-    flags.text("save-translations", "FILE", pairs_.output,
-               "translator: write the translations, one per line");
+    flags.output("logprobs", "FILE", logprobs_,
+                 "language model: write a line for each token: id, log-probability (- at a window's "
+                 "beginning), the token as JSON");
+    flags.output("predictions", "FILE", test_.predictions,
+                 "encoder: write a TSV file of what is predicted beside what is true");
+    flags.output("page", "FILE", test_.page, "classifier: write the report as a page of HTML");
+    flags.output("save-translations", "FILE", pairs_.output,
+                 "translator: write the translations, one per line");
   }
 
   int run(const CommonOptions& common) override {

@@ -181,9 +181,10 @@ class Generate : public Verb {
   }
 
   int print(const CommonOptions& common, const LoadedModel& loaded, const std::string& prompt) {
-    check_rules(options_, loaded.model.config().vocab_size);  // before the prompt is shown
-    set_draft(loaded);
     const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt, {.parse_special = special_});
+    check_rules(options_, loaded.model.config().vocab_size);  // before the prompt is shown
+    check_length(loaded.model, std::ssize(ids), options_);
+    set_draft(loaded);
     const bool streams = samples_ == 1 && !common.json;
     TextStream stream(put_output, loaded.tokenizer, {.continued = true}, stops_);
     StopStrings said(loaded.tokenizer, stops_, {.continued = true});

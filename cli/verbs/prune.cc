@@ -121,7 +121,8 @@ class Prune : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder: a language model or a translator");
-    flags.text("out", "DIR", out_, "folder to write (required)");
+    flags.output("out", "DIR", out_, "folder to write (required)");
+    declare_overwrite(flags, overwrites_);
     flags.text("heads", "LIST", heads_,
                "heads to remove: 0.3,1.2 (layer.head); translators: encoder.0.3,decoder.1.2,cross.0.1");
     flags.number("keep-ratio", keep_heads_,
@@ -137,7 +138,7 @@ class Prune : public Verb {
 
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead prune --help");
-    check_elsewhere(folder_, out_);
+    if (!overwrites_) check_vacant(out_);
     const bool measured = keep_heads_ < 1 || keep_units_ < 1;
     if (heads_.empty() && !measured && kv_heads_ == 0)
       throw UsageError("nothing to remove: give --heads, --keep-ratio, --keep-units or --kv-heads");
@@ -307,6 +308,7 @@ class Prune : public Verb {
   std::string folder_, out_, heads_, data_;
   double keep_heads_ = 1, keep_units_ = 1;
   int64_t kv_heads_ = 0, sequences_ = 64;
+  bool overwrites_ = false;
 };
 
 }  // namespace

@@ -16,13 +16,14 @@ class Quantize : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "model folder");
-    flags.text("out", "DIR", out_, "folder to write (required)");
+    flags.output("out", "DIR", out_, "folder to write (required)");
+    declare_overwrite(flags, overwrites_);
     declare_weights(flags, weights_, true, false);
   }
 
   int run(const CommonOptions& common) override {
     if (out_.empty()) throw UsageError("--out DIR is required; see multihead quantize --help");
-    check_elsewhere(folder_, out_);
+    if (!overwrites_) check_vacant(out_);
     LoadedModel loaded = load_model_dir(folder_, weights_);
     const std::string_view dtype = kernels::name(loaded.model.weight_dtype());
     if (dtype == "f32") throw UsageError(folder_ + " holds f32 weights; choose a format with --weights");
@@ -40,6 +41,7 @@ class Quantize : public Verb {
 
  private:
   std::string folder_, out_, weights_ = "q4";
+  bool overwrites_ = false;
 };
 
 }  // namespace

@@ -37,7 +37,8 @@ class Serve : public Verb {
     flags.positionals("MODEL", models_, "model folders or GGUF files, or NAME=PATH");
     flags.text("host", "ADDRESS", host_, "address to listen on");
     flags.integer("port", port_, "port (0: any)", {.most = 65535});
-    flags.text("api-key-file", "FILE", key_file_, "requests must carry one of these keys, one per line");
+    flags.text("api-key-file", "FILE", key_file_,
+               "requests must carry one of these keys, one per line; lines that begin with # are remarks");
     flags.repeated("allow-host", "NAME", service_.hosts,
                    "a host name by which clients call this server, besides localhost and addresses");
     declare_weights(flags, weights_);
@@ -89,11 +90,11 @@ class Serve : public Verb {
     service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
     if (key_file_.empty()) return;
     const std::string keys = reading([&] { return read_file(key_file_); });
-    for (size_t at = 0; at < keys.size();) {
+    for (size_t at = keys.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < keys.size();) {
       const size_t end = std::min(keys.find('\n', at), keys.size());
       std::string key = keys.substr(at, end - at);
       if (key.ends_with('\r')) key.pop_back();
-      if (!key.empty()) service_.api_keys.push_back(std::move(key));
+      if (!key.empty() && !key.starts_with('#')) service_.api_keys.push_back(std::move(key));
       at = end + 1;
     }
     if (service_.api_keys.empty()) throw InputError(concat(printable(key_file_), ": holds no key"));

@@ -37,7 +37,7 @@ class TokenizerTrain : public Verb {
 
   void declare(Flags& flags) override {
     flags.positionals("FILE", files_, "text files, UTF-8");
-    flags.text("out", "DIR", out_, "folder for tokenizer.json (required)");
+    flags.output("out", "DIR", out_, "folder for tokenizer.json (required)");
     flags.flag("overwrite", overwrite_, "replace an existing tokenizer in --out");
     flags.choice("kind", kind_, {"bpe", "wordpiece", "unigram", "char"}, "tokenizer type");
     flags.integer("vocab-size", vocab_size_, "vocabulary size (not of char)", {.least = 1});
@@ -112,9 +112,9 @@ class TokenizerEncode : public Verb {
 
   void declare(Flags& flags) override {
     flags.positional("DIR", folder_, "folder with a tokenizer.json, or the file");
-    flags.positional("TEXT", text_, "text to encode; - or none: stdin", false);
+    flags.positional("TEXT", text_, "text to encode; - or none: stdin", false).takes_empty = true;
     flags.text("data", "FILE", data_, "encode a text file; needs --out; not with --offsets, --as-file");
-    flags.text("out", "FILE", out_, "token file to write, for train lm");
+    flags.output("out", "FILE", out_, "token file to write, for train lm");
     flags.flag("special", special_, "recognise special tokens in the text");
     flags.flag("as-file", as_file_, "truncate and pad as set in tokenizer.json");
     flags.flag("offsets", offsets_, "print a line per token: id, byte range [first, end) in the text, token");
@@ -198,7 +198,7 @@ class TokenizerList : public Verb {
 
   void declare(Flags& flags) override {
     flags.positionals("FILE", files_, "token files, in this order");
-    flags.text("out", "FILE", out_, "list to write (required); paths are relative to its folder");
+    flags.output("out", "FILE", out_, "list to write (required); paths are relative to its folder");
   }
 
   int run(const CommonOptions& common) override {

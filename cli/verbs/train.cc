@@ -94,17 +94,26 @@ class TrainVerb : public Verb {
     return std::ranges::find(given_flags(), flag) != given_flags().end();
   }
 
+  // As in a record; empty if this kind has no such setting.
+  std::string word_of_setting(std::string_view name) const {
+    const std::vector<train::Field> all = run_->settings();
+    const auto found = std::ranges::find(all, name, &train::Field::name);
+    return found == all.end() ? "" : train::to_json(*found).dump();
+  }
+
+  bool validates() const {
+    const std::string share = word_of_setting("validation-share");
+    return !request_.valid.empty() || (!share.empty() && Json::parse(share, "share").as_double() > 0);
+  }
+
   // Flags that the others make useless.
   void refuse_unused() const {
-    const auto word_of_setting = [&](std::string_view name) {
-      const std::vector<train::Field> all = run_->settings();
-      return train::to_json(*std::ranges::find(all, name, &train::Field::name)).dump();
-    };
     struct Need {
       const char* flag;
       const char* setting;
       std::vector<std::string_view> values;  // in one of which the flag has an effect; none: in any but 0
     };
+    const std::string_view bpe = "\"bpe\"";
     const std::string_view adam = "\"adam\"", adamw = "\"adamw\"", wsd = "\"wsd\"";
     const Need needs[] = {{"lora-alpha", "lora-rank", {}},
                           {"lora-targets", "lora-rank", {}},
@@ -114,16 +123,20 @@ class TrainVerb : public Verb {
                           {"eps", "optimizer", {adam, adamw}},
                           {"eps-hat", "optimizer", {adam, adamw}},
                           {"decay-share", "schedule", {wsd}},
+                          {"vocab-size", "tokenizer", {bpe}},
                           {"final-ratio", "schedule", {wsd, "\"linear\"", "\"cosine\""}}};
     for (const Need& need : needs) {
       if (!is_given(need.flag)) continue;
       const std::string value = word_of_setting(need.setting);
+      if (value.empty()) continue;
       const bool has_effect =
           need.values.empty() ? value != "0" : std::ranges::find(need.values, value) != need.values.end();
       if (!has_effect) refuse_given(concat("with --", need.setting, " ", value), {need.flag});
     }
     if (!request_.init.empty() || !request_.tokenizer.empty())
       refuse_given("on a tokenizer that is given", {"tokenizer", "vocab-size", "shared-vocabulary"});
+    if (!validates()) refuse_given("without validation data", {"patience", "eval-windows"});
+    if (request_.resume) refuse_given("with --resume, which keeps what --out holds", {"overwrite"});
     if (request_.resume) refuse_given("with --resume, which keeps the number of steps", {"time"});
     if (!request_.valid.empty()) refuse_given("with --valid", {"validation-share", "validation-blocks"});
     if (!request_.init.empty())

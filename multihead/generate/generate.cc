@@ -23,10 +23,11 @@ int64_t shared_prefixes(const std::vector<std::vector<int32_t>>& prompts) {
 
 nn::DecodeStateOptions plan_generate(const models::LanguageModel& model, int64_t rows, int64_t longest_prompt,
                                      const GenerateOptions& options) {
-  return model.state_options({.batch = rows,
-                              .capacity = std::max<int64_t>(longest_prompt + options.max_new_tokens, 1),
-                              .ring = model.has_ring(),
-                              .dtype = options.cache_dtype});
+  return model.state_options(
+      {.batch = rows,
+       .capacity = std::max<int64_t>(whole_length(longest_prompt, options.max_new_tokens), 1),
+       .ring = model.has_ring(),
+       .dtype = options.cache_dtype});
 }
 
 std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
@@ -36,7 +37,7 @@ std::vector<std::vector<int32_t>> generate(const models::LanguageModel& model,
   int64_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max<int64_t>(longest, std::ssize(prompt));
   own.max_batch = std::ssize(prompts);
-  own.capacity = longest + std::max<int64_t>(options.max_new_tokens, 0);
+  own.capacity = whole_length(longest, options.max_new_tokens);
   own.cache_dtype = options.cache_dtype;
   own.prompt_chunk = 0;  // nobody waits meanwhile
   if (own.cached_prompts == 0) own.cached_prompts = shared_prefixes(prompts);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "multihead/core/error.h"
 
 namespace multihead {
@@ -59,6 +61,10 @@ TEST(GenerateTest, PastTheContextTheWindowSlidesOrIsAnError) {
   const std::vector<int32_t> half(text.end() - 8, text.end());
   EXPECT_EQ(result[0][14], slowly(m, half, 1)[0]);
   EXPECT_THROW(generate(m, {{1, 2, 3}}, {.max_new_tokens = 40, .overflow = Overflow::error}), ValueError);
+  constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
+  const auto stop = [](int64_t, int32_t) { return false; };
+  EXPECT_EQ(generate(m, {{1, 2}}, {.max_new_tokens = kEndless, .on_token = stop})[0].size(), 1u);
+  EXPECT_THROW(generate(m, {{1, 2}}, {.max_new_tokens = kEndless, .overflow = Overflow::error}), ValueError);
   EXPECT_EQ(generate(m, {std::vector<int32_t>(50, 3)}, {.max_new_tokens = 2})[0].size(), 2u);
 }
 

@@ -39,10 +39,7 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
   MH_CHECK(
       !options.constraint || (!options.first_token && !options.last_token && options.min_new_tokens == 0),
       ValueError, "generate: a constraint excludes first_token, last_token and min_new_tokens");
-  const int64_t total = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
-  MH_CHECK(options.overflow == Overflow::slide || total - 1 <= model.longest(), ValueError,
-           "generate: prompt ", sequence, " and ", options.max_new_tokens, " new tokens need a context of ",
-           total - 1, ", the model has ", model.config().context);
+  check_length(model, std::ssize(prompt), options);
 }
 
 // The last half of the context, to be read again.

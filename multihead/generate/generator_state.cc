@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "multihead/generate/generator.h"
+#include "multihead/generate/prefix-inl.h"
 
 namespace multihead {
 
@@ -22,7 +23,7 @@ int64_t Generator::capacity_for(const Rows& rows) const {
     if (number < 0) continue;
     const Sequence& sequence = at(number);
     const int64_t length = std::ssize(sequence.text) + sequence.drafted,
-                  whole = length - std::ssize(sequence.fresh) + sequence.options.max_new_tokens;
+                  whole = whole_length(length - std::ssize(sequence.fresh), sequence.options.max_new_tokens);
     most = std::max({most, length, std::min(whole, std::max(kEnough, 2 * length))});
   }
   return std::min(limit_, (most + kStep - 1) / kStep * kStep);

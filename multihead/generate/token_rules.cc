@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/generate/prefix-inl.h"
 #include "multihead/generate/token_rules-inl.h"
 
 namespace multihead {
@@ -62,6 +63,14 @@ void check_rules(const GenerateOptions& o, int64_t vocab_size) {
   }
   if (o.first_token) check_token("first_token", *o.first_token);
   if (o.last_token) check_token("last_token", *o.last_token);
+}
+
+void check_length(const models::LanguageModel& model, int64_t prompt, const GenerateOptions& options) {
+  const int64_t needed = whole_length(prompt, options.max_new_tokens) - 1;
+  MH_CHECK(options.overflow == Overflow::slide || needed <= model.longest(), ValueError,
+           "generate: a prompt of ", prompt, " tokens and ", options.max_new_tokens,
+           " new ones (max_new_tokens) need a context of ", needed, ", the model has ",
+           model.config().context, "; ask for fewer, or let the context slide");
 }
 
 void apply_rules(const GenerateOptions& o, std::span<const int32_t> text, int64_t fresh,

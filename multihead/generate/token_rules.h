@@ -12,6 +12,10 @@ namespace multihead {
 /// first_token, last_token.
 void check_rules(const GenerateOptions& options, int64_t vocab_size);
 
+/// Throws ValueError unless prompt and new tokens fit the context, where Overflow::error wants them to;
+/// generate() does so itself, before the first token.
+void check_length(const models::LanguageModel& model, int64_t prompt, const GenerateOptions& options);
+
 /// Sets the logits [V] of tokens that those rules exclude to -inf, for loops of one's own; generate() does so
 /// itself. `text`: prompt and new tokens, of which the last `fresh` are new.
 void apply_rules(const GenerateOptions& options, std::span<const int32_t> text, int64_t fresh,

@@ -47,13 +47,40 @@ expect 2 'unknown verb "train", expected one of train lm, train seq2seq, train c
 expect 0 'bench gemm' "$multihead" bench --help
 expect 0 '--max-new-tokens' "$multihead" help generate
 expect 2 'unknown verb' "$multihead" $'sing\nsong'
+# An empty value, as of an unset variable, is not an absent flag.
+for flag in --init --tokenizer-file --time --lora-targets --data --valid --config; do
+  expect 2 "^multihead: $flag must not be empty, expected [A-Z]+; see multihead train seq2seq --help" \
+    "$multihead" train seq2seq --out run "$flag" ''
+done
+for flag in --regex --json-schema --grammar --suppress --stop --draft --system; do
+  expect 2 "^multihead: $flag must not be empty" "$multihead" generate run --prompt the "$flag="
+done
+expect 2 '^multihead: --api-key-file must not be empty, expected FILE' "$multihead" serve run --api-key-file ""
+expect 2 '^multihead: --query must not be empty, expected TEXT' "$multihead" search run --data text.txt --query ""
+expect 2 '^multihead: DIR must not be empty' "$multihead" info ""
+echo 'init = ""' >bad.toml
+expect 2 '--init must not be empty' "${fresh[@]}" --data text.txt --config bad.toml
 printf 'lr = 0.01\ncolour = 3\n' >bad.toml
 expect 2 'colour' "${fresh[@]}" --data text.txt --config bad.toml
 expect 3 'none.toml' "${fresh[@]}" --data text.txt --config none.toml
-for line in '[train]' 'lr = ' 'lr 0.01' 'config = "bad.toml"' 'lr = 1 2'; do
-  echo "$line" >bad.toml
-  expect 2 'wrong setting|--lr is given 2 times' "${fresh[@]}" --data text.txt --config bad.toml
-done
+while IFS='|' read -r line why; do
+  printf '# a remark\n%b\n' "$line" >bad.toml
+  expect 2 "^multihead: --config: line [23]: wrong setting .*: $why" "${fresh[@]}" --data text.txt --config bad.toml
+done <<'EOF'
+[train]|sections are not read
+lr = |expected a value
+lr = []|expected a value
+lr 0.01|expected its end, got "0.01"
+lr = 1 2|expected its end, got "2"
+lr = "1" 2|expected its end, got "2"
+lr = [1|expected , or ] behind a value
+lr = "1|a quote is never closed
+lr = '1|a quote is never closed
+out = "a\\q"|unknown escape ..\\q"; known are
+out = "a\\ud800"|.*needs 4 hexadecimal digits of a character, got "d800"
+config = "bad.toml"|it cannot name another file
+lr = 1\nlr = 2|line 2 sets it too
+EOF
 printf '# a remark\n; another\n\n"steps"=x # the line wins\nlr = nan\n' >bad.toml
 expect 2 '--lr must be a number, got "nan"' "${fresh[@]}" --data text.txt --config bad.toml
 printf "prompt = 'the # 1'\njson\ntop-k = 1\n" >good.toml
@@ -64,6 +91,13 @@ head -c 300000 /dev/zero | tr '\0' '\a' >noise.toml
 expect 2 '--config: .{1,300}$' "${fresh[@]}" --data text.txt --config noise.toml
 [[ ! -e run ]] || fail "a refused command left a folder behind"
 
+# Flags that others make useless.
+expect 2 '--vocab-size has no effect with --tokenizer "char"' "${fresh[@]}" --data text.txt --vocab-size 300
+expect 2 '--patience has no effect without validation data' "${train[@]:0:3}" --out run --data text.txt --validation-share 0 --patience 3
+expect 2 '--eval-windows has no effect without validation data' "${fresh[@]}" --data text.txt --validation-share 0
+expect 2 '--overwrite has no effect with --resume, which keeps' "${fresh[@]}" --data text.txt --resume --overwrite
+[[ ! -e run ]] || fail "a refused command left a folder behind"
+
 # A run, and what can be wrong with it afterwards.
 expect 0 'model in run' "${fresh[@]}" --data text.txt
 expect 2 'run holds a run of 6 steps; resume it, overwrite it' "${fresh[@]}" --data text.txt
@@ -72,7 +106,10 @@ make_text 901 >longer.txt
 expect 2 'text was' "${train[@]}" --out run --data longer.txt --resume
 expect 3 'other.txt.*not among the 18' "${train[@]}" --out run --data other.txt --resume
 expect 3 'there is no folder "nothing"' "$multihead" generate nothing --prompt x
-expect 2 'prompt is empty' "$multihead" generate run --prompt ''
+expect 2 '--prompt must not be empty, expected TEXT' "$multihead" generate run --prompt ''
+expect 2 'prompt is empty' "$multihead" generate run
+expect 2 'a prompt of 3 tokens and 200 new ones \(max_new_tokens\) need a context of 202, the model has 16; ask for' \
+  "$multihead" generate run --prompt the --max-new-tokens 200 --past-context error
 expect 2 'temperature' "$multihead" generate run --prompt the --temperature -1
 for threads in many 0 -1 2.5 4096; do
   MULTIHEAD_NUM_THREADS=$threads expect 2 "MULTIHEAD_NUM_THREADS: expected a whole number in .1, 1024., got '$threads'" \
@@ -83,6 +120,10 @@ MULTIHEAD_NUM_THREADS=many expect 0 'the' "$multihead" generate run --prompt the
 MULTIHEAD_NUM_THREADS='' expect 0 'the' "$multihead" generate run --prompt the --max-new-tokens 2
 expect 2 '"#"' "$multihead" generate run --config good.toml
 expect 0 '"prompt": "the"' "$multihead" generate run --config good.toml --prompt the --max-new-tokens 2
+printf '\xef\xbb\xbfprompt = "the\\u0020cat\\n" # a remark\r\nstop = [%s, "\\"",]\n' "'a\\b'" >quoted.toml
+expect 0 '"prompt": "the cat\\n"' "$multihead" generate run --config quoted.toml --json --max-new-tokens 2
+printf "prompt = 'the\\\\ncat'\n" >literal.toml
+expect 2 'character "\\\\" ' "$multihead" generate run --config literal.toml
 expect 0 'the' "$multihead" generate --config good.toml --json=false --max-new-tokens=2 --prompt the -- run
 expect 3 'other.txt|character|token' "$multihead" eval run --data other.txt  # letters the model never saw
 expect 2 'context must be in \[1, 16\]' "$multihead" eval run --data text.txt --context 17
@@ -101,6 +142,20 @@ expect 2 '--offsets is for a TEXT or stdin, not --data' "${encode[@]}" --data sp
 expect 2 '--as-file is for a TEXT or stdin, not --data' "${encode[@]}" --data special.txt --out x.tokens --as-file
 expect 2 'give TEXT or --data, not both; got "words"' "${encode[@]}" words --data special.txt --out x.tokens
 [[ ! -e x.tokens ]] || fail 'a refused command has written a file'
+
+# An output is not an input: not by a link either, and not a part of the model.
+ln -s text.txt link.txt && ln text.txt hard.txt && ln -s run linked
+sums=$(sha256sum text.txt with.tokens run/config.json)
+for out in text.txt ./text.txt link.txt hard.txt run/config.json linked/tokenizer.json; do
+  expect 2 '--logprobs would replace ".*", which (--data|DIR) names; choose another' "$multihead" eval run --data text.txt --logprobs $out
+  expect 2 '--out would replace ".*", which (--data|DIR) names' "$multihead" tokenizer encode run --data text.txt --out $out
+done
+expect 2 '--out would replace "with.tokens", which FILE names' "$multihead" tokenizer list without.tokens with.tokens --out with.tokens
+[[ $(sha256sum text.txt with.tokens run/config.json) == "$sums" ]] || fail 'an input was written over'
+for _ in 1 2; do expect 0 'perplexity' "$multihead" eval run --data text.txt --logprobs run/logprobs.tsv; done
+expect 0 'tokens in' "$multihead" tokenizer encode run --data text.txt --out run.tokens
+expect 3 '"run.tokens" was written with another tokenizer' "$multihead" tokenizer list with.tokens run.tokens --out x.list
+[[ ! -e x.list ]] || fail 'a list of token files that do not belong together was written'
 
 for stdin in '< .' '<&-'; do  # a folder, closed: no end of the input
   expect 3 'stdin cannot be read: (Is a directory|Bad file descriptor)' \
@@ -194,7 +249,7 @@ quietly() {  # quietly CODE COMMAND...: its stdout is a pipe that is closed befo
   [[ ! -s err.txt ]] || fail "a closed pipe made a message: $* -- $(cat err.txt)"
 }
 quietly 141 "$multihead" --help
-quietly 141 "$multihead" generate run --prompt the --max-new-tokens 1000000000
+quietly 141 "$multihead" generate run --prompt the --max-new-tokens 9223372036854775807
 quietly 141 "${fresh[@]}" --data text.txt --overwrite
 expect 0 'perplexity' "$multihead" eval run --data text.txt
 refused() {  # refused REGEX: stdout took nothing

@@ -11,6 +11,7 @@ printf 'the cats\nthe dog sat on a mat\n\nsomething else\na mat\n' >texts.txt
 expect 0 '^tokenizer: WordPiece, 13 tokens' "$multihead" info model
 expect 0 '"model_type": "bert"' "$multihead" info model --json
 expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out all.npy
+expect 0 '"out": "all.npy", "vectors": 5, "dimensions": 20, "texts_per_second": [0-9]' bash -c '"$1" embed model --data texts.txt --out all.npy --json --quiet | tr -s "\n " " "' bash "$multihead"
 [[ $(stat -c %s all.npy) == $((128 + 5 * 20 * 4)) ]] || fail "all.npy has $(stat -c %s all.npy) bytes"
 "$multihead" embed model --data texts.txt --out all.jsonl --quiet
 [[ $(wc -l <all.jsonl) == 5 ]] || fail "all.jsonl has $(wc -l <all.jsonl) lines"

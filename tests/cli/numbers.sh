@@ -21,7 +21,7 @@ while read -r -a verb; do
   esac
   for flag in $(number_flags "${verb[@]}"); do
     for value in nan -inf 1e400 99999999999999999999e999 '' 1x; do
-      expect 2 "^multihead: $flag (must be|is out of range)" "$multihead" "${verb[@]}" "${more[@]}" "$flag" "$value"
+      expect 2 "^multihead: $flag (must be|must not be empty|is out of range)" "$multihead" "${verb[@]}" "${more[@]}" "$flag" "$value"
     done
     if [[ $flag != --length-penalty ]]; then  # negative: prefers long ones
       expect 2 'got -1$' "$multihead" "${verb[@]}" "${more[@]}" "$flag" -1

@@ -46,13 +46,28 @@ expect 2 'out DIR is required' "$multihead" quantize run
 sum=$(md5sum <run/model.safetensors)
 ln -s run link
 for out in run ./run/ link; do
-  expect 2 'is the model itself' "$multihead" quantize run --out $out
-  expect 2 'is the model itself' "$multihead" convert run $out
-  expect 2 'is the model itself' "$multihead" prune run --out $out --heads 0.0
+  expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" quantize run --out $out
+  expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" convert run $out
+  expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" prune run --out $out --heads 0.0
 done
 expect 0 'parameters' "$multihead" convert other other.gguf --type f32
-expect 2 'is the model itself' "$multihead" convert other.gguf other.gguf --type q8_0
+expect 2 'would replace ".*", which (DIR|MODEL) names; choose another' "$multihead" convert other.gguf other.gguf --type q8_0
 [[ $(md5sum <run/model.safetensors) == "$sum" ]] || fail "the model was written over"
+# Nor onto another one, a run, a tokenizer or a file, unless told so.
+sum=$(md5sum <q4/model.safetensors)
+sure='; overwrite it \(--overwrite\) or choose another (folder|file)'
+expect 2 "folder \"q4\" holds a model$sure" "$multihead" quantize run --out q4 --weights q8
+expect 2 "folder \"q4\" holds a model$sure" "$multihead" prune run --out q4 --heads 0.0
+expect 2 "folder \"q4\" holds a model$sure" "$multihead" convert run q4
+expect 2 "folder \"run\" holds a training run$sure" "$multihead" quantize other --out run
+expect 2 "file \"other.gguf\" exists$sure" "$multihead" convert run other.gguf
+[[ $(md5sum <q4/model.safetensors) == "$sum" ]] || fail "a model was written over"
+"$multihead" tokenizer train text.txt --out tok --vocab-size 270 >log.txt || fail "a tokenizer"
+expect 2 "folder \"tok\" holds a tokenizer$sure" "$multihead" quantize run --out tok
+expect 0 '"out": "other.gguf"' "$multihead" convert other other.gguf --overwrite --json --quiet
+expect 0 '"parameters": [0-9]+' "$multihead" convert run tok --overwrite --json
+expect 0 '^q4: q8 weights' "$multihead" quantize run --out q4 --weights q8 --overwrite
+expect 0 '3 of 4 heads' "$multihead" prune run --out q4 --heads 0.0 --overwrite
 mkdir mine && echo mine >mine/config.json
 expect 2 'not written by multihead' "$multihead" quantize run --out mine
 [[ $(cat mine/config.json) == mine ]] || fail "quantize wrote over a foreign file"

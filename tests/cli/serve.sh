@@ -14,10 +14,10 @@ expect 3 'nowhere' "$multihead" serve nowhere
 expect 2 'two models are called "model"' "$multihead" serve model ./model/ --quiet
 expect 2 'context must be at most 16' "$multihead" serve model --context 17 --quiet
 expect 3 'there is no such host' "$multihead" serve model --host no.such.host.invalid --quiet
-: >keys.txt
+printf '# no key\n' >keys.txt
 expect 3 'holds no key' "$multihead" serve model --api-key-file keys.txt --quiet
 
-printf 'secret\n' >keys.txt
+printf '\xef\xbb\xbf# of the tests\nsecret\n' >keys.txt
 "$multihead" serve lm=model --port 0 --json --api-key-file keys.txt --max-body 1 >address.txt 2>log.txt &
 server=$!
 for _ in $(seq 100); do

@@ -7,6 +7,7 @@ Each file is given as the training data and, where the kind takes such, as the v
 
 import concurrent.futures
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,8 @@ def complaint(work, command, out, wrong, line):
     names_file = pathlib.Path(wrong).name in said or "training data" in said or "validation data" in said
     if got.returncode != 3 or f"line {line}" not in said or not names_file or "\n" in said:
         return f"{command}: exit {got.returncode}, expected 3 and line {line}: {said[:400]}"
+    if re.search(r"line \d+: line", said):
+        return f"{command}: two numbers of lines: {said[:400]}"
     if (work / out).exists():
         return f"{command}: left {out}"
     if got.stdout:

@@ -30,12 +30,15 @@ struct Cursor {
   const char** progress;
 };
 
+// A text of one line may be a row of a file, whose number the caller knows.
 std::string place(std::string_view text, size_t byte) {
   byte = std::min(byte, text.size());
   const std::string_view before = text.substr(0, byte);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t line_start = before.rfind('\n') + 1;  // npos + 1 == 0
-  return concat("line ", line, ", column ", byte - line_start + 1, " (byte ", byte, ")");
+  const bool has_lines = text.find('\n') != std::string_view::npos;
+  return concat(has_lines ? concat("line ", line, ", ") : "", "column ", byte - line_start + 1, " (byte ",
+                byte, ")");
 }
 
 // The tokenizer's words without its prefix and without the input it quotes raw.

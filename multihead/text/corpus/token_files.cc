@@ -36,6 +36,11 @@ TokenFile open_line(std::string_view line, const fs::path& folder, const std::st
   return file;
 }
 
+void check_same_tokenizer(const TokenFile& file, const TokenFile& first, const std::string& where) {
+  MH_CHECK(file.tokenizer_fingerprint() == first.tokenizer_fingerprint(), FormatError, where, ": ",
+           quote(file.path(), 400), " was written with another tokenizer than ", quote(first.path(), 400));
+}
+
 }  // namespace
 
 TokenView::TokenView(const std::vector<TokenPart>& parts)
@@ -77,9 +82,7 @@ TokenFiles TokenFiles::open(const std::string& path) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string where = concat(path, ": line ", line);
     files.push_back(open_line(std::string_view(text).substr(begin, end - begin), folder, where));
-    MH_CHECK(files.back().tokenizer_fingerprint() == files.front().tokenizer_fingerprint(), FormatError,
-             where, ": ", quote(files.back().path(), 400), " was written with another tokenizer than ",
-             quote(files.front().path(), 400));
+    check_same_tokenizer(files.back(), files.front(), where);
     begin = end + 1;
   }
   MH_CHECK(!files.empty(), FormatError, path, ": the list has no files");
@@ -89,10 +92,12 @@ TokenFiles TokenFiles::open(const std::string& path) {
 void TokenFiles::write_list(const std::string& path, const std::vector<std::string>& files) {
   MH_CHECK(!files.empty(), ValueError, "token list: it needs a file");
   std::string text(kList);
+  const TokenFile first = TokenFile::open(files.front(), {.verify = false});
   for (const std::string& name : files) {
     MH_CHECK(name.find('\n') == name.npos, ValueError, "token list: ", quote(name, 400),
              " cannot be written on a line");
     const TokenFile file = TokenFile::open(name, {.verify = false});
+    check_same_tokenizer(file, first, "token list");
     const fs::path folder = fs::absolute(path).parent_path(), from_there = fs::absolute(name);
     text += concat(checksum_text(file.checksum()), " ", fs::proximate(from_there, folder).string(), "\n");
   }
