@@ -1,145 +1,27 @@
-// multihead embed, multihead search
+// multihead embed
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 #include <filesystem>
-#include <functional>
-#include <numeric>
-#include <variant>
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verb.h"
-#include "cli/verbs/index_record.h"
+#include "cli/verbs/embed_flags.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/embed/multi_vector_encoder.h"
-#include "multihead/embed/sentence_encoder.h"
-#include "multihead/embed/sparse_encoder.h"
-#include "multihead/embed/vector_index.h"
 #include "multihead/io/json.h"
 #include "multihead/io/npy.h"
 #include "multihead/text/corpus/corpus.h"
-#include "multihead/train/settings.h"
 
 namespace multihead::cli {
 namespace {
 
-using embed::EncodeTextOptions;
 using embed::MultiVectorEncoder;
 using embed::SentenceEncoder;
-using embed::Similarity;
 using embed::SparseEncoder;
 using embed::TextTask;
-/// One of them for each embed::VectorKind, in its order.
-using AnyEncoder = std::variant<SentenceEncoder, SparseEncoder, MultiVectorEncoder>;
-using AnyVectors = std::variant<Tensor, embed::SparseRows, embed::MultiVectors>;
-
-std::vector<std::string> kinds() {
-  std::vector<std::string> words = word_list<embed::VectorKind>();
-  words.insert(words.begin(), "folder");
-  return words;
-}
-
-std::vector<std::string> poolings() {
-  std::vector<std::string> words = word_list<embed::Pooling>();
-  words.insert(words.begin(), "folder");
-  return words;
-}
-
-struct EmbedFlags {
-  std::string folder, prompt;
-  EncodeTextOptions options;
-  bool normalize = false;
-  std::string weights = "stored", pooling = "folder", precision = "f32", kind = "folder";
-  int64_t max_active = 0;
-
-  void declare(Flags& flags) {
-    flags.positional("DIR", folder, "model folder: sentence-transformers', an encoder's or a decoder's");
-    flags.choice(
-        "kind", kind, kinds(),
-        "of vectors: one, one weight for each token of the vocabulary (SPLADE), or one for each token of "
-        "the text (ColBERT); folder: the folder's");
-    flags.integer("max-active", max_active,
-                  "keep the N largest weights of sparse vectors (0: as the folder says)");
-    flags.choice("pooling", pooling, poolings(),
-                 "pooling of token vectors (folder: the folder's, else mean)");
-    flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
-    flags.text("prompt", "TEXT", prompt, "prepend this prompt to every text");
-    flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");
-    flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
-                  {.least = 1});
-    declare_weights(flags, weights);
-    flags.choice("precision", precision, word_list<train::Precision>(),
-                 "of products and attention; bf16: of the weights too, unless --weights says otherwise");
-  }
-  SentenceEncoder pooled_as_asked(SentenceEncoder encoder) const {
-    if (const auto pools = value_of<embed::Pooling>(pooling)) encoder.set_pooling(*pools);
-    return encoder;
-  }
-  // Flags that mean something for one kind of vectors only.
-  void check_flags_of(embed::VectorKind made) const {
-    const bool is_dense = made == embed::VectorKind::dense;
-    if (max_active != 0 && made != embed::VectorKind::sparse)
-      throw UsageError(
-          concat("--max-active is for sparse vectors; those of ", quote(folder), " are ", word_of(made)));
-    for (const auto& [is_given, flag] :
-         {std::pair(pooling != "folder", "--pooling"), std::pair(normalize, "--normalize"),
-          std::pair(options.truncate_dim != 0, "--truncate-dim")}) {
-      if (is_given && !is_dense)
-        throw UsageError(
-            concat(flag, " is for dense vectors; those of ", quote(folder), " are ", word_of(made)));
-    }
-  }
-  AnyEncoder load(const std::string& task) {
-    if (normalize) options.normalize = true;
-    if (!prompt.empty()) options.prompt = prompt;
-    options.precision = train::dtype_of_products(*value_of<train::Precision>(precision));
-    if (weights == "stored" && precision != "f32") weights = precision;
-    std::optional<nn::WeightDtype> dtype;
-    if (weights != "stored") dtype = kernels::parse_weight_dtype(weights);
-    const nn::WeightDtype dense = dtype.value_or(nn::WeightDtype::f32);  // of folders
-    const auto how = value_of<embed::VectorKind>(kind);
-    const embed::VectorKind made = how ? *how : reading([&] { return embed::vector_kind(folder); });
-    check_flags_of(made);
-    return reading([&]() -> AnyEncoder {
-      if (made == embed::VectorKind::sparse) return SparseEncoder::load(folder, dense);
-      if (made == embed::VectorKind::multi_vector) return MultiVectorEncoder::load(folder, dense);
-      return pooled_as_asked(SentenceEncoder::load(folder, dtype, task));
-    });
-  }
-  /// The encoder of queries, where they have their own.
-  std::optional<AnyEncoder> route_of_queries(const AnyEncoder& of_documents) const {
-    const auto* dense = std::get_if<SentenceEncoder>(&of_documents);
-    if (dense == nullptr || !embed::has_routes(folder)) return {};
-    return reading([&] { return pooled_as_asked(dense->route("query")); });
-  }
-  // Besides the model, what dense vectors depend on.
-  IndexRecord record_of(std::span<const std::string> texts) const {
-    return {texts, Json::object({{"pooling", pooling},
-                                 {"prompt", valid_utf8(prompt)},
-                                 {"prompt-name", valid_utf8(options.prompt_name)},
-                                 {"truncate-dim", options.truncate_dim},
-                                 {"weights", weights},
-                                 {"precision", precision}})};
-  }
-  using Progress = std::function<void(int64_t done, int64_t total)>;
-  AnyVectors encode(const AnyEncoder& any, std::span<const std::string> texts, TextTask task,
-                    const Progress& progress = {}) const {
-    EncodeTextOptions given = options;
-    if (!std::holds_alternative<SentenceEncoder>(any)) given.normalize.reset();
-    given.progress = progress;
-    const auto own = [&](const auto& encoder) -> AnyVectors {
-      using Encoder = std::decay_t<decltype(encoder)>;
-      if constexpr (std::is_same_v<Encoder, SparseEncoder>) return encoder.encode(texts, given, max_active);
-      if constexpr (std::is_same_v<Encoder, MultiVectorEncoder>) return encoder.encode(texts, task, given);
-      if constexpr (std::is_same_v<Encoder, SentenceEncoder>) return encoder.encode(texts, given);
-    };
-    return std::visit(own, any);
-  }
-};
 
 // A text's vector as JSON: numbers, weights by token, or a list for each token.
 Json to_json(const AnyEncoder& encoder, const AnyVectors& vectors, int64_t text) {
@@ -326,187 +208,8 @@ class Embed : public Verb {
   text::TableFormat format_ = text::TableFormat::by_name;
 };
 
-class Search : public Verb {
- public:
-  Search()
-      : Verb("search", "find the lines of a file nearest in meaning to a query",
-             {{"multihead search model --data texts.txt --query \"a question\"", "the five nearest lines"},
-              {"multihead search model --data texts.txt --index texts.npy",
-               "saves the vectors of the lines; reads queries from stdin, one per line"}}) {}
-
-  void declare(Flags& flags) override {
-    flags_.declare(flags);
-    flags.text("data", "FILE", data_, "texts: one per line, or a column of a table (required)");
-    declare_format(flags, format_);
-    flags.text(
-        "index", "FILE", index_,
-        "FILE.npy with their vectors, beside FILE.npy.json, what they were made from; created if missing");
-    flags.text("query", "TEXT", query_, "query (default: each line of stdin)");
-    flags.choice("compress", compress_, compressions(),
-                 "search 8 bits or the signs of each number of dense vectors first, and rank by 8 bits");
-    flags.integer("top", top_, "lines to show", {.least = 1});
-  }
-
-  int run(const CommonOptions& common) override {
-    if (data_.empty()) throw UsageError("--data FILE is required; see multihead search --help");
-    if (!index_.empty() && !index_.ends_with(".npy"))
-      throw UsageError(concat("--index must end in .npy, got ", quote(index_)));
-    const AnyEncoder encoder = flags_.load("document");
-    const auto* dense = std::get_if<SentenceEncoder>(&encoder);
-    if (dense == nullptr && (!index_.empty() || compress_ != "none"))
-      throw UsageError("--index and --compress are for dense vectors");
-    similarity_ = reading([&] { return similarity_of(encoder); });
-    if (similarity_ == Similarity::cosine && dense != nullptr) flags_.options.normalize = true;
-    if (compress_ != "none" && similarity_ == Similarity::manhattan)
-      throw UsageError("--compress cannot find by manhattan distances, by which the folder compares vectors");
-    const std::vector<std::string> texts = single_texts_of(data_, format_);
-    const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
-    if (const auto kind = value_of<embed::IndexKind>(compress_))
-      compressed_.emplace(std::get<Tensor>(corpus), *kind);
-    const std::optional<AnyEncoder> route = flags_.route_of_queries(encoder);
-    const AnyEncoder& asking = route ? *route : encoder;
-    if (!query_.empty()) {
-      show(asking, corpus, texts, query_, common.json);
-    } else {
-      for (std::string line; read_line(line);) show(asking, corpus, texts, line, common.json);
-    }
-    return kDone;
-  }
-
- private:
-  static Similarity similarity_of(const AnyEncoder& any) {
-    const auto own = [](const auto& encoder) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(encoder)>, MultiVectorEncoder>) {
-        return Similarity::dot;  // of MaxSim
-      } else {
-        return encoder.similarity();
-      }
-    };
-    return std::visit(own, any);
-  }
-
-  static std::vector<std::string> compressions() {
-    std::vector<std::string> words = word_list<embed::IndexKind>();
-    words.insert(words.begin(), "none");
-    return words;
-  }
-
-  AnyVectors vectors_of(const AnyEncoder& any, const std::vector<std::string>& texts, bool is_quiet) {
-    const auto* encoder = std::get_if<SentenceEncoder>(&any);
-    if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts, is_quiet);
-    TextMeter meter(is_quiet);
-    AnyVectors made = flags_.encode(any, texts, TextTask::document, std::ref(meter));
-    if (index_.empty()) return made;
-    IndexRecord record = flags_.record_of(texts);
-    record.add(std::get<Tensor>(made)), record.save(index_);
-    io::save_npy(index_, std::get<Tensor>(made));
-    return made;
-  }
-
-  Tensor held_vectors(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
-                      bool is_quiet) const {
-    const int64_t width = encoder.width(flags_.options);
-    Tensor held = reading([&] { return io::load_npy(index_); });
-    IndexRecord record = flags_.record_of(texts);
-    record.add(held);
-    if (!record.check(index_) && !is_quiet) {
-      std::fputs(concat("note: ", printable(index_), " has no ", printable(index_),
-                        ".json, what it was made from: only the first, middle and last line are compared\n")
-                     .c_str(),
-                 stderr);
-    }
-    if (held.size(0) != std::ssize(texts) || held.size(1) != width) {
-      throw InputError(concat(index_, ": holds ", held.size(0), " x ", held.size(1), ", expected ",
-                              texts.size(), " x ", width,
-                              " for this model and file; delete it to recreate it"));
-    }
-    check_finite(held);
-    // `embed` may have written it without --normalize.
-    if (similarity_ == Similarity::cosine) held = embed::normalized_rows(held);
-    check_rows(encoder, texts, held);
-    return held;
-  }
-
-  void check_finite(const Tensor& held) const {
-    const int64_t width = held.size(1);
-    for (int64_t i = 0; i < held.numel(); ++i) {
-      if (std::isfinite(held.data<float>()[i])) continue;
-      throw InputError(
-          concat(index_, ": row ", i / width + 1, " holds NaN or Inf; delete the file to recreate it"));
-    }
-  }
-
-  // An index by another model, or without a record of other lines, finds nonsense. Instruction sets move vectors by
-  // less.
-  void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
-                  const Tensor& held) const {
-    if (texts.empty()) return;
-    for (const size_t line : {size_t{0}, texts.size() / 2, texts.size() - 1}) {
-      const Tensor made = encoder.encode(std::span(&texts[line], 1), flags_.options);
-      const float* row = held.data<float>() + static_cast<int64_t>(line) * held.size(1);
-      const auto product = [&](const float* a, const float* b) {
-        return std::inner_product(a, a + held.size(1), b, 0.0);
-      };
-      const double size = std::sqrt(product(row, row)),
-                   expected = std::sqrt(product(made.data<float>(), made.data<float>())),
-                   cosine = product(row, made.data<float>()) / (size * expected);
-      if (!(cosine >= 0.999) || !(size >= 0.99 * expected && size <= 1.01 * expected)) {
-        throw InputError(concat(index_, ": row ", line + 1, " is not the vector of line ", line + 1, " of ",
-                                data_, " (cosine ", cosine, ", length ", size, ", not ", expected,
-                                "); delete it to recreate it"));
-      }
-    }
-  }
-
-  std::vector<embed::Match> matches_of(const AnyVectors& query, const AnyVectors& corpus) const {
-    if (compressed_) return compressed_->nearest(std::get<Tensor>(query), top_, similarity_).front();
-    const auto among = [&](const auto& texts) {
-      using Vectors = std::decay_t<decltype(texts)>;
-      if constexpr (std::is_same_v<Vectors, embed::MultiVectors>) {
-        return embed::nearest(std::get<Vectors>(query), texts, top_).front();
-      } else {
-        return embed::nearest(std::get<Vectors>(query), texts, top_, similarity_).front();
-      }
-    };
-    return std::visit(among, corpus);
-  }
-
-  // What scores are divided by to be shown.
-  static float scale_of(const AnyEncoder& encoder, const AnyVectors& query) {
-    const auto* multi = std::get_if<MultiVectorEncoder>(&encoder);
-    if (multi == nullptr || !multi->has_mean_max_sim()) return 1;
-    return static_cast<float>(std::get<embed::MultiVectors>(query).vectors.size(0));
-  }
-
-  void show(const AnyEncoder& encoder, const AnyVectors& corpus, const std::vector<std::string>& texts,
-            const std::string& query, bool as_json) {
-    const AnyVectors vector = flags_.encode(encoder, std::span(&query, 1), TextTask::query);
-    Json matches = Json::array();
-    for (embed::Match match : matches_of(vector, corpus)) {
-      match.score /= scale_of(encoder, vector);
-      const std::string& text = texts[static_cast<size_t>(match.row)];
-      if (as_json) {
-        matches.push_back(
-            Json::object({{"line", match.row + 1}, {"score", match.score}, {"text", valid_utf8(text)}}));
-      } else {
-        fmt::print("{:.3f}  {:>6}  {}\n", match.score, match.row + 1, printable(text));
-      }
-    }
-    if (as_json) put_json(Json::object({{"query", valid_utf8(query)}, {"matches", matches}}), -1);
-    flush_output();
-  }
-
-  EmbedFlags flags_;
-  std::string data_, index_, query_, compress_ = "none";
-  Similarity similarity_ = Similarity::cosine;
-  std::optional<embed::VectorIndex> compressed_;
-  text::TableFormat format_ = text::TableFormat::by_name;
-  int64_t top_ = 5;
-};
-
 }  // namespace
 
 std::unique_ptr<Verb> make_embed() { return std::make_unique<Embed>(); }
-std::unique_ptr<Verb> make_search() { return std::make_unique<Search>(); }
 
 }  // namespace multihead::cli
