@@ -120,7 +120,8 @@ class Embed : public Verb {
  private:
   void report(const CommonOptions& common, const AnyEncoder& encoder, int64_t vectors,
               double texts_per_second) const {
-    const int64_t dim = std::visit([](const auto& of) { return of.dim(); }, encoder);
+    const int64_t all = std::visit([](const auto&of) { return of.dim(); }, encoder),
+                  dim = flags_.options.truncate_dim > 0 ? flags_.options.truncate_dim : all;
     if (common.json) {
       put_json(Json::object({{"out", io::path_to_json(out_)},
                              {"vectors", vectors},

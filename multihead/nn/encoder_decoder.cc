@@ -12,6 +12,8 @@ void build(const StackOptions& options, bool cross_attention, Rng& rng, std::vec
            Norm& norm) {
   MH_CHECK(options.num_layers >= 1, ValueError, "Transformer: num_layers must be positive, got ",
            options.num_layers);
+  MH_CHECK(cross_attention || !options.layer.cross_attention, ValueError,
+           "TransformerEncoder: cross_attention is a decoder's");
   TransformerLayerOptions layer = options.layer;
   layer.cross_attention = cross_attention;
   for (int64_t i = 0; i < options.num_layers; ++i) layers.emplace_back(layer, rng);

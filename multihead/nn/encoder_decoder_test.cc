@@ -236,6 +236,10 @@ TEST(EncoderDecoderTest, OptionsWithoutEffectAreRefused) {
   EXPECT_THROW(decoder(x, memory, {.counts = {1, 1}}), ValueError);
   EXPECT_THROW(encoder.layers[0](x, {.memory = memory}), ValueError);
   EXPECT_THROW(TransformerDecoder().start(memory, {}, 3), ValueError);
+  StackOptions crossed = options(true);
+  crossed.layer.cross_attention = true;
+  EXPECT_THROW(TransformerEncoder(crossed, rng), ValueError);
+  EXPECT_NO_THROW(TransformerDecoder(crossed, rng));
 }
 
 TEST(DecodeStateTest, WrongUsesAreNamedAndChangeNothing) {

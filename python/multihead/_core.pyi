@@ -493,7 +493,7 @@ def sum(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = 
     """Sum over one axis, several, or all."""
 
 def mean(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-    """Mean over one axis, several, or all."""
+    """Mean over one axis, several, or all; 0 of no elements."""
 
 def max(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
     """
@@ -545,7 +545,10 @@ def dropout(x: ArrayLike, p: float, rng: Rng | None = None) -> Tensor:
     """Active if and only if rng is given."""
 
 def cross_entropy(logits: ArrayLike, targets: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
-    """Cross-entropy from logits [..., V] and targets [...]."""
+    """
+    Cross-entropy from logits [..., V] and targets [...]. The mean is over targets that are not ignored, 0 if there are
+    none.
+    """
 
 class RotaryScaling:
     """

@@ -361,6 +361,8 @@ int num_threads() {
 void set_num_threads(int threads) {
   MH_CHECK(threads >= 1 && threads <= kMaxThreads, ValueError, "set_num_threads: expected 1 to ", kMaxThreads,
            ", got ", threads);
+  MH_CHECK(current_worker < 0, ValueError,
+           "set_num_threads: threads are at work, called from one of their tasks");
   Shared& state = shared();
   const std::lock_guard lock(state.busy);
   if (state.missing.load() > 0) state.forget_pool();

@@ -170,6 +170,16 @@ TEST(ParallelTest, AForkedChildMakesItsOwnWorkers) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+TEST(ParallelTest, ThreadsAtWorkAreNotChanged) {
+  const int before = num_threads();
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    parallel_for(5, [&](int64_t, int) { EXPECT_THROW(set_num_threads(2), ValueError); });
+    EXPECT_EQ(num_threads(), threads);
+  }
+  set_num_threads(before);
+}
+
 TEST(ParallelTest, ThreadCountIsChecked) {
   EXPECT_THROW(set_num_threads(0), ValueError);
   EXPECT_THROW(set_num_threads(1000000), ValueError);

@@ -58,7 +58,7 @@ void bind_reductions(nb::module_& m) {
         "x"_a, "axis"_a = nb::none(), "keepdims"_a = false, doc);
   };
   reduction("sum", &sum, "Sum over one axis, several, or all.");
-  reduction("mean", &mean, "Mean over one axis, several, or all.");
+  reduction("mean", &mean, "Mean over one axis, several, or all; 0 of no elements.");
   reduction("max", &max, "Largest element over one axis, several, or all; equal ones share the gradient.");
   reduction("min", &min, "Smallest element over one axis, several, or all; equal ones share the gradient.");
   using Place = Tensor (*)(const Tensor&, int, bool);
@@ -159,7 +159,10 @@ void bind_layers(nb::module_& m) {
         return cross_entropy(logits, targets, {ignore_index, label_smoothing, reduction});
       },
       "logits"_a, "targets"_a, nb::kw_only(), "ignore_index"_a = -100, "label_smoothing"_a = 0.0,
-      "reduction"_a = "mean", "Cross-entropy from logits [..., V] and targets [...].");
+      "reduction"_a = "mean",
+      "Cross-entropy from logits [..., V] and targets [...]. The mean is over targets that are not ignored, "
+      "0 if "
+      "there are none.");
 }
 
 void bind_rotary_scaling(nb::module_& m) {
