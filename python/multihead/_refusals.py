@@ -13,6 +13,7 @@ _RENAMED = {
     ("Generator", "rows"): "max_batch",
     ("sum", "keep_axis"): "keepdims",
 }
+_CALLED = {"torch_forward": "scaled_dot_product_attention"}  # what the user has called
 _FITTING = {  # types that an annotation takes besides its own
     "float": {"int", "bool"},
     "Sequence": {"list", "tuple", "ndarray", "range"},
@@ -40,7 +41,7 @@ def explain(text):
             return f"{name}: '{old}' is called '{_RENAMED[name, old]}' now"
     problems = [_problem(f, positional, keywords) for f in functions]
     # The overload that went furthest is the one that was meant.
-    return f"{name}: {max(problems)[1]}"
+    return f"{_CALLED.get(name, name)}: {max(problems)[1]}"
 
 
 def _parse(signature):

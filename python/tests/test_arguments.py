@@ -26,6 +26,7 @@ ONE = mh.tensor(np.float32(0.5), requires_grad=True)
         (lambda: mh.nn.MultiHeadAttention(8, 2, dropout=0.1), "MultiHeadAttention: no argument 'dropout'"),
         (lambda: mh.nn.MultiHeadAttention(8, 2, rng=3), "MultiHeadAttention: rng must be Rng or None, got int"),
         (lambda: mh.nn.Norm(4, eps="small"), "Norm: eps must be a number, got str"),
+        (lambda: _core.torch_forward(W, W, W, scale="a"), "scaled_dot_product_attention: scale must be a number or None"),
         (lambda: mh.window(1.5, 2), "window: left must be an integer, got float"),
         (lambda: mh.keep(None), "keep: flags must not be None"),
         (lambda: mh.softmax(W, axis="last"), "softmax: axis must be an integer, got str"),
