@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 
 namespace multihead::text {
@@ -308,9 +309,14 @@ TEST_F(CorpusFileTest, AListOfTokenFilesIsOneCorpus) {
   std::string changed = text;
   changed[24] = changed[24] == '0' ? '1' : '0';
   EXPECT_THAT(error(changed), HasSubstr("line 2: \"" + names[0] + "\" has the checksum"));
-  TokenFiles::write_list(folder_ / "mixed", {names[0], write("d", 5, 0, 6)});
-  EXPECT_THAT(error_of<FormatError>([&] { TokenFiles::open(folder_ / "mixed"); }),
+  const std::string strange = write("d", 5, 0, 6);
+  EXPECT_THAT(error_of<FormatError>([&] {
+                TokenFiles::write_list(list, {names[0], strange});
+              }),
               HasSubstr("another tokenizer"));
+  EXPECT_EQ(read_file(list), text);
+  const std::string line = checksum_text(TokenFile::open(strange).checksum()) + " " + strange + "\n";
+  EXPECT_THAT(error(text + line), HasSubstr("another tokenizer"));
   std::string damaged = read_file(names[3]);
   damaged.back() ^= 1;
   put("c", damaged);  // which the header does not show
