@@ -13,7 +13,7 @@ namespace multihead {
 /// OMP_NUM_THREADS, else the CPUs this process may run on. Throws ValueError if the first is invalid.
 int num_threads();
 
-/// Throws ValueError unless 1 <= threads <= 1024, and inside a parallel_for().
+/// Throws ValueError unless 1 <= threads <= 1024, and in a parallel_for() of several threads.
 void set_num_threads(int threads);
 
 /// Non-owning reference to a callable; valid for the duration of the call it is passed to.

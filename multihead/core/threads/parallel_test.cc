@@ -172,11 +172,9 @@ TEST(ParallelTest, AForkedChildMakesItsOwnWorkers) {
 
 TEST(ParallelTest, ThreadsAtWorkAreNotChanged) {
   const int before = num_threads();
-  for (const int threads : {1, 3}) {
-    set_num_threads(threads);
-    parallel_for(5, [&](int64_t, int) { EXPECT_THROW(set_num_threads(2), ValueError); });
-    EXPECT_EQ(num_threads(), threads);
-  }
+  set_num_threads(3);
+  parallel_for(5, [&](int64_t, int) { EXPECT_THROW(set_num_threads(2), ValueError); });
+  EXPECT_EQ(num_threads(), 3);
   set_num_threads(before);
 }
 
