@@ -82,6 +82,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "refuse_other_sizes": "train_language_model",
     "is_worse_than_start": "train_language_model",  # worse_than_start of its result
     "merit": "train_language_model",  # best=
+    "check_length": "models.LanguageModel.generate",  # max_new_tokens=
     "copy_weights": "train_language_model",
     "PointScope": "Points",  # a with block
     "generate": "models.LanguageModel.generate",
