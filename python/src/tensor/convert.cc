@@ -68,10 +68,14 @@ std::optional<Dtype> dtype_of_format(const char* format, Py_ssize_t size) {
   }
 }
 
-bool is_numpy(nb::handle object) {
+// An array or scalar of NumPy itself.
+bool is_of_numpy(nb::handle object) {
   const nb::object module = nb::getattr(object.type(), "__module__", nb::none());
-  if (nb::isinstance<nb::str>(module) && module.equal(nb::str("numpy"))) return true;
-  return PyObject_CheckBuffer(object.ptr()) && nb::hasattr(object, "__array_interface__");  // subclasses
+  return nb::isinstance<nb::str>(module) && module.equal(nb::str("numpy"));
+}
+
+bool is_numpy_subclass(nb::handle object) {
+  return PyObject_CheckBuffer(object.ptr()) && nb::hasattr(object, "__array_interface__");
 }
 
 // The array as one that can be borrowed: native byte order, aligned, in memory of its own.
@@ -267,8 +271,10 @@ Tensor from_python_values(nb::handle object, Argument argument) {
                                name_of_type(object) + " (" + text_of(error.value()) + ")");
   }
   // Python's real numbers become f32, as everywhere in this library.
-  const bool own = !nb::hasattr(object, "__array__") && !any_item(object, is_double);
-  if (own && text_of(nb::object(array.attr("dtype"))) == "float64") array = array.attr("astype")("float32");
+  const bool is_wide = text_of(nb::object(array.attr("dtype"))) == "float64";
+  if (is_wide && !nb::hasattr(object, "__array__") && !any_item(object, is_double)) {
+    array = array.attr("astype")("float32");
+  }
   return from_numpy(array, argument);
 }
 
@@ -305,8 +311,9 @@ Tensor from_dltensor(const nb::dlpack::dltensor& t, std::shared_ptr<void> owner,
 Tensor to_tensor(nb::handle object, Argument argument) {
   Tensor* ours = nullptr;
   if (nb::try_cast(object, ours, false) && ours != nullptr) return *ours;
-  if (is_numpy(object)) {
-    if (nb::hasattr(object, "mask") && nb::hasattr(object, "filled")) {
+  const bool is_plain = is_of_numpy(object);
+  if (is_plain || is_numpy_subclass(object)) {
+    if (!is_plain && nb::hasattr(object, "mask") && nb::hasattr(object, "filled")) {
       raise(PyExc_TypeError,
             prefix(argument) + " is a masked array, whose mask would be lost; take its filled()");
     }
