@@ -6,7 +6,6 @@
 #include "multihead/train/settings.h"
 
 namespace multihead::cli {
-namespace {
 
 using embed::EncodeTextOptions;
 using embed::MultiVectorEncoder;
@@ -14,29 +13,16 @@ using embed::SentenceEncoder;
 using embed::SparseEncoder;
 using embed::TextTask;
 
-std::vector<std::string> kinds() {
-  std::vector<std::string> words = word_list<embed::VectorKind>();
-  words.insert(words.begin(), "folder");
-  return words;
-}
-
-std::vector<std::string> poolings() {
-  std::vector<std::string> words = word_list<embed::Pooling>();
-  words.insert(words.begin(), "folder");
-  return words;
-}
-
-}  // namespace
-
 void EmbedFlags::declare(Flags& flags) {
   flags.positional("DIR", folder, "model folder: sentence-transformers', an encoder's or a decoder's");
   flags.choice(
-      "kind", kind, kinds(),
+      "kind", kind, words_after<embed::VectorKind>("folder"),
       "of vectors: one, one weight for each token of the vocabulary (SPLADE), or one for each token of "
       "the text (ColBERT); folder: the folder's");
   flags.integer("max-active", max_active,
                 "keep the N largest weights of sparse vectors (0: as the folder says)");
-  flags.choice("pooling", pooling, poolings(), "pooling of token vectors (folder: the folder's, else mean)");
+  flags.choice("pooling", pooling, words_after<embed::Pooling>("folder"),
+               "pooling of token vectors (folder: the folder's, else mean)");
   flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
   flags.text("prompt", "TEXT", prompt, "prepend this prompt to every text");
   flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");

@@ -6,9 +6,11 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "cli/verb.h"
 #include "cli/verbs/index_record.h"
+#include "multihead/core/text/enum_words.h"
 #include "multihead/embed/multi_vector_encoder.h"
 #include "multihead/embed/sentence_encoder.h"
 #include "multihead/embed/sparse_encoder.h"
@@ -18,6 +20,14 @@ namespace multihead::cli {
 /// One of them for each embed::VectorKind, in its order.
 using AnyEncoder = std::variant<embed::SentenceEncoder, embed::SparseEncoder, embed::MultiVectorEncoder>;
 using AnyVectors = std::variant<Tensor, embed::SparseRows, embed::MultiVectors>;
+
+/// The words of an enum behind `first`, which stands for none of them.
+template <class Enum>
+std::vector<std::string> words_after(const char* first) {
+  std::vector<std::string> words = word_list<Enum>();
+  words.insert(words.begin(), first);
+  return words;
+}
 
 struct EmbedFlags {
   using Progress = std::function<void(int64_t done, int64_t total)>;

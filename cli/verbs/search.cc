@@ -41,7 +41,7 @@ class Search : public Verb {
         "index", "FILE", index_,
         "FILE.npy with their vectors, beside FILE.npy.json, what they were made from; created if missing");
     flags.text("query", "TEXT", query_, "query (default: each line of stdin)");
-    flags.choice("compress", compress_, compressions(),
+    flags.choice("compress", compress_, words_after<embed::IndexKind>("none"),
                  "search 8 bits or the signs of each number of dense vectors first, and rank by 8 bits");
     flags.integer("top", top_, "lines to show", {.least = 1});
   }
@@ -82,12 +82,6 @@ class Search : public Verb {
       }
     };
     return std::visit(own, any);
-  }
-
-  static std::vector<std::string> compressions() {
-    std::vector<std::string> words = word_list<embed::IndexKind>();
-    words.insert(words.begin(), "none");
-    return words;
   }
 
   AnyVectors vectors_of(const AnyEncoder& any, const std::vector<std::string>& texts, bool is_quiet) {

@@ -94,16 +94,16 @@ class TrainVerb : public Verb {
     return std::ranges::find(given_flags(), flag) != given_flags().end();
   }
 
-  // As in a record; empty if this kind has no such setting.
-  std::string word_of_setting(std::string_view name) const {
+  // As in a record; null if this kind has no such setting.
+  Json setting(std::string_view name) const {
     const std::vector<train::Field> all = run_->settings();
     const auto found = std::ranges::find(all, name, &train::Field::name);
-    return found == all.end() ? "" : train::to_json(*found).dump();
+    return found == all.end() ? Json() : train::to_json(*found);
   }
 
   bool validates() const {
-    const std::string share = word_of_setting("validation-share");
-    return !request_.valid.empty() || (!share.empty() && Json::parse(share, "share").as_double() > 0);
+    const Json share = setting("validation-share");
+    return !request_.valid.empty() || (!share.is_null() && share.as_double() > 0);
   }
 
   // Flags that the others make useless.
@@ -127,8 +127,9 @@ class TrainVerb : public Verb {
                           {"final-ratio", "schedule", {wsd, "\"linear\"", "\"cosine\""}}};
     for (const Need& need : needs) {
       if (!is_given(need.flag)) continue;
-      const std::string value = word_of_setting(need.setting);
-      if (value.empty()) continue;
+      const Json given = setting(need.setting);
+      if (given.is_null()) continue;
+      const std::string value = given.dump();
       const bool has_effect =
           need.values.empty() ? value != "0" : std::ranges::find(need.values, value) != need.values.end();
       if (!has_effect) refuse_given(concat("with --", need.setting, " ", value), {need.flag});

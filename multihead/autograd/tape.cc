@@ -17,8 +17,8 @@ thread_local const Tape* forgetful = nullptr;
 [[noreturn]] void lost_result() {
   throw ValueError(
       "Tape: an op got a result of another tape, an outer one or one that has ended or whose backward() has "
-      "run, so "
-      "its gradient would be lost; compute it again under this tape, or take its detach() as a constant");
+      "run, so its gradient would be lost; compute it again under this tape, or take its detach() as a "
+      "constant");
 }
 
 // A result without its tape has nothing left that a gradient could reach, nor a recipe to compute it again.
