@@ -102,7 +102,7 @@ void refuse_setting(int64_t line, std::string_view content, const std::string& w
 }
 
 std::vector<Setting> parse_settings(std::string_view text) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // no byte order mark
+  text = without_byte_order_mark(text);
   std::vector<Setting> all;
   int64_t number = 0;
   for (size_t at = 0; at < text.size();) {

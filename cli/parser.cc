@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "cli/config_file.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/io/file_set.h"
 
 namespace multihead::cli {
 namespace {
@@ -29,15 +29,6 @@ bool holds_words(std::string_view name, std::string_view typed) {
 
 namespace fs = std::filesystem;
 
-// What a model consists of, or a folder of images; results of verbs may lie beside it.
-bool is_of_model(const fs::path& file) {
-  const std::string name = file.filename().string();
-  const auto has_ending = [&](const char* ending) { return name.ends_with(ending); };
-  return std::ranges::any_of(std::array{".safetensors", ".json", ".bin", ".model", ".jinja", ".png", ".ppm",
-                                        "vocab.txt", "merges.txt"},
-                             has_ending);
-}
-
 // Is `output` the file or folder `input`, or a file of that folder?
 bool is_at(const fs::path& output, const fs::path& input) {
   std::error_code absent;
@@ -45,7 +36,9 @@ bool is_at(const fs::path& output, const fs::path& input) {
   constexpr auto kSkip = fs::directory_options::skip_permission_denied;
   if (!fs::is_regular_file(output, absent) || !fs::is_directory(input, absent)) return false;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(input, kSkip, absent)) {
-    if (is_of_model(entry.path()) && fs::equivalent(output, entry.path(), absent)) return true;
+    if (io::is_read_from_folders(entry.path().filename().string()) &&
+        fs::equivalent(output, entry.path(), absent))
+      return true;
   }
   return false;
 }

@@ -5,6 +5,7 @@
 #include "cli/streams.h"
 #include "cli/verb.h"
 #include "multihead/core/files.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::cli {
 
@@ -30,9 +31,8 @@ text::LabelledTexts texts_of(const std::string& data, text::TableFormat format) 
     const std::string name = data == "-" ? "stdin" : data;
     if (data != "-" && text::format_of(name, format, lines) != lines) return text::read_texts(data, format);
     // Lines may hold any bytes.
-    std::string content = data == "-" ? text_or_stdin("-") : read_file(data);
-    if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);  // no byte order mark
-    return text::parse_texts(content, name, format);
+    const std::string content = data == "-" ? text_or_stdin("-") : read_file(data);
+    return text::parse_texts(without_byte_order_mark(content), name, format);
   });
 }
 

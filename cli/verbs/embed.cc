@@ -85,7 +85,10 @@ class Embed : public Verb {
     const auto [index, parts] = numbers_of_part();
     if (skips_existing_ && out_ == "-") throw UsageError("--skip-existing needs --out FILE, not -");
     std::error_code ignored;
-    if (skips_existing_ && std::filesystem::exists(out_, ignored)) return kDone;
+    if (skips_existing_ && std::filesystem::exists(out_, ignored)) {
+      if (common.json) put_json(Json::object({{"out", io::path_to_json(out_)}, {"skipped", true}}));
+      return kDone;
+    }
     const AnyEncoder encoder = flags_.load(task_);
     const bool is_multi_vector = std::holds_alternative<MultiVectorEncoder>(encoder);
     if (!task_.empty() && !is_multi_vector && !embed::has_routes(flags_.folder)) {

@@ -89,10 +89,11 @@ class Serve : public Verb {
     if (cache_dtype_ == "int8") service_.cache_dtype = nn::kInt8Cache;
     service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
     if (key_file_.empty()) return;
-    const std::string keys = reading([&] { return read_file(key_file_); });
-    for (size_t at = keys.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < keys.size();) {
+    const std::string content = reading([&] { return read_file(key_file_); });
+    const std::string_view keys = without_byte_order_mark(content);
+    for (size_t at = 0; at < keys.size();) {
       const size_t end = std::min(keys.find('\n', at), keys.size());
-      std::string key = keys.substr(at, end - at);
+      std::string key(keys.substr(at, end - at));
       if (key.ends_with('\r')) key.pop_back();
       if (!key.empty() && !key.starts_with('#')) service_.api_keys.push_back(std::move(key));
       at = end + 1;

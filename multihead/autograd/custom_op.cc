@@ -23,7 +23,7 @@ Gradients checked(Gradients gradients, const std::vector<Tensor>& inputs) {
            gradients.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const Dtype dtype = size_of(inputs[i].dtype()) == 2 ? Dtype::f32 : inputs[i].dtype();
+    const Dtype dtype = detail::arithmetic_dtype(inputs[i].dtype());
     MH_CHECK(gradients[i].shape() == inputs[i].shape(), ShapeError, "custom_op: the gradient of input ", i,
              " must be ", inputs[i].shape(), ", got ", gradients[i].shape());
     MH_CHECK(gradients[i].dtype() == dtype, DtypeError, "custom_op: the gradient of input ", i, " must be ",

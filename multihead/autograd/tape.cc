@@ -144,7 +144,7 @@ void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complet
   }
   MH_CHECK(seed.shape() == loss.shape(), ShapeError, "backward: seed must be ", loss.shape(), ", got ",
            seed.shape());
-  const bool wide = size_of(loss.dtype()) == 2 && seed.dtype() == Dtype::f32;
+  const bool wide = seed.dtype() == detail::arithmetic_dtype(loss.dtype());
   MH_CHECK(wide || seed.dtype() == loss.dtype(), DtypeError, "backward: seed must be ", loss.dtype(),
            " like the loss, got ", seed.dtype());
   const Running running(runs_backward_);

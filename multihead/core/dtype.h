@@ -23,6 +23,12 @@ std::string_view name(Dtype dtype);
 /// The inverse of name(); throws ValueError.
 Dtype parse_dtype(std::string_view text);
 bool is_floating(Dtype dtype);
+
+namespace detail {
+/// What values of `dtype` are computed in, and the type of their gradients: f64 of f64, else f32.
+constexpr Dtype arithmetic_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+}  // namespace detail
+
 std::ostream& operator<<(std::ostream& out, Dtype dtype);
 
 /// Brain float: the upper half of an f32, rounded to nearest even.

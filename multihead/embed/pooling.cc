@@ -183,9 +183,11 @@ Tensor pooled(std::span<const Pooling> pooling, const Tensor& features, const mo
 Tensor mixed(std::span<const Tensor> states, std::span<const float> weights) {
   MH_CHECK(!states.empty() && states.size() == weights.size(), ShapeError, "mixed: ", states.size(),
            " states need as many weights, got ", weights.size());
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  MH_CHECK(std::isfinite(1 / total), ValueError, "mixed: the sum of the weights must not be ", total);
   Tensor sum = scale(states[0], weights[0]);
   for (size_t i = 1; i < states.size(); ++i) sum = add(sum, scale(states[i], weights[i]));
-  return scale(sum, 1 / std::accumulate(weights.begin(), weights.end(), 0.0));
+  return scale(sum, 1 / total);
 }
 
 Tensor normalized_rows(const Tensor& x) {

@@ -3,6 +3,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -175,6 +176,12 @@ std::string reason_of_absence(const std::string& folder, const std::string& key)
 }
 
 }  // namespace
+
+bool is_read_from_folders(std::string_view name) {
+  constexpr auto kEndings = std::to_array<std::string_view>(
+      {".safetensors", ".json", ".bin", ".model", ".jinja", ".png", ".ppm", "vocab.txt", "merges.txt"});
+  return std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
+}
 
 std::vector<std::string> foreign_files(const std::string& folder, const FileSet& set, Look look) {
   std::vector<std::string> foreign;

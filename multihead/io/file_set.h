@@ -40,6 +40,9 @@ inline const FileSet kModelFolderFiles = {"config.json",
                                           "adapter_config.json",
                                           "adapter_model.safetensors"};
 
+/// Whether verbs read a file of this name from a folder: of a model, ours or somebody else's, or an image.
+bool is_read_from_folders(std::string_view name);
+
 inline constexpr const char* kGenerationFile = "generation_config.json";
 /// The same with the defaults of generation, unless somebody else has put them into the folder: those stay.
 FileSet model_folder_files(const std::string& folder);

@@ -12,7 +12,9 @@ using detail::dense;
 using detail::dispatch_elements;
 using detail::GradientOf;
 
-Tensor empty_gradient(const Tensor& x) { return Tensor::empty(x.shape(), detail::gradient_dtype(x.dtype())); }
+Tensor empty_gradient(const Tensor& x) {
+  return Tensor::empty(x.shape(), detail::arithmetic_dtype(x.dtype()));
+}
 
 // y = f(gate) · up. d_gate and d_up are tensors of their own, or halves of one with the strides of gate and
 // up.

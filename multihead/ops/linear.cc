@@ -187,7 +187,7 @@ Tensor wide(Tensor x) {
 
 // f(x) in f32 (f64); takes the memory of x if nothing else holds it.
 Tensor activated(const Tensor& x, Activation activation) {
-  const Dtype dtype = detail::gradient_dtype(x.dtype());
+  const Dtype dtype = detail::arithmetic_dtype(x.dtype());
   const Tensor y = x.is_unique() && x.dtype() == dtype ? x : Tensor::empty(x.shape(), dtype);
   dispatch_elements(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -209,7 +209,7 @@ ActivatedInput activated_input(LinearSaved& s) {
   x = as_rows(x, s.weight.size(1));
   if (s.input_activation == Activation::none) return {x, Tensor()};
   const Tensor value = x.is_unique() ? x : empty_like(x);
-  const Tensor slope = s.need_x ? Tensor::empty(x.shape(), detail::gradient_dtype(x.dtype())) : Tensor();
+  const Tensor slope = s.need_x ? Tensor::empty(x.shape(), detail::arithmetic_dtype(x.dtype())) : Tensor();
   dispatch_elements(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if (slope.defined()) {

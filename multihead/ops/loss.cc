@@ -186,7 +186,7 @@ Tensor linear_cross_entropy(const Tensor& input, const Tensor& matrix, const Ten
       std::clamp<int64_t>(kChunkElements / std::max<int64_t>(classes, 1), 1, std::max<int64_t>(rows, 1));
   const Tensor x = dense(features), w = dense(weight);
   const bool recording = is_recording({features, weight});
-  const Dtype dtype = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;  // of logits, losses and gradients
+  const Dtype dtype = detail::arithmetic_dtype(x.dtype());  // of logits, losses and gradients
   const Tensor dx = recording && features.requires_grad() ? Tensor::empty(x.shape(), dtype) : Tensor();
   const Tensor dw = recording && weight.requires_grad() ? Tensor::zeros(w.shape(), dtype) : Tensor();
   const Tensor all_logits = Tensor::empty({chunk, classes}, dtype), losses = Tensor::empty({rows}, dtype);

@@ -24,8 +24,7 @@ Dtype statistics_dtype(Dtype dtype);
 /// An input of a product or of attention: bf16 if it is f32 and Autocast says so.
 Tensor for_product(const Tensor& x);
 
-/// The dtype of a tensor's gradient, and the type of the gradients of elements of type T.
-Dtype gradient_dtype(Dtype dtype);
+/// The type of the gradients of elements of type T, as arithmetic_dtype().
 template <class T>
 using GradientOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 

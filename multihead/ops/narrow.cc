@@ -20,8 +20,6 @@ bool must_widen(const Tensor& a, const Tensor& b) {
 
 Tensor widened(const Tensor& x) { return is_narrow(x) ? cast(x, Dtype::f32) : x; }
 
-Dtype gradient_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
-
 Dtype common_dtype(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() ? a.dtype() : Dtype::f32;
 }

@@ -272,7 +272,7 @@ Tensor cast(const Tensor& x, Dtype dtype) {
   if (x.dtype() == dtype) return x;
   const Tensor y = x.to(dtype);
   if (!is_floating(dtype)) return y;
-  const Dtype back = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  const Dtype back = detail::arithmetic_dtype(x.dtype());
   const Tensor out = record({x}, y, [back](const Tensor& dy) -> Gradients { return {dy.to(back)}; });
   if (!out.requires_grad()) return out;
   // The backward keeps the narrower of the two, or the way to it.

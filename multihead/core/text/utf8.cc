@@ -125,6 +125,11 @@ std::string quote(std::string_view text, size_t limit) {
   return out + (at < text.size() ? "…\"" : "\"");
 }
 
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
 bool is_terminal_control(int32_t c) {
   const bool turns = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
                      (c >= 0x2066 && c <= 0x2069);

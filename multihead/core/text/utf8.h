@@ -37,6 +37,8 @@ std::string valid_utf8(std::string_view text);
 std::string printable(std::string_view text);
 /// The same in double quotes for messages, cut after `limit` bytes.
 std::string quote(std::string_view text, size_t limit = 80);
+/// The text after its byte order mark, if it begins with one.
+std::string_view without_byte_order_mark(std::string_view text);
 /// Whether a terminal obeys the character instead of showing it, besides the characters below U+0020.
 bool is_terminal_control(int32_t code_point);
 

@@ -14,9 +14,6 @@ namespace multihead::detail {
 /// One tensor for each of kLearnedOptions.
 using TermTensors = std::array<Tensor, kLearnedCount>;
 
-/// The type of the arithmetic on queries of `dtype`: f64 for f64, else f32.
-Dtype arithmetic_dtype(Dtype dtype);
-
 /// One call's options, checked and in the kernel's terms. Shared by forward, backward and capture.
 class BoundAttention {
  public:

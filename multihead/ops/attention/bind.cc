@@ -7,10 +7,6 @@
 
 namespace multihead::detail {
 
-Dtype arithmetic_dtype(Dtype dtype) {
-  return dtype == Dtype::bf16 || dtype == Dtype::f16 ? Dtype::f32 : dtype;
-}
-
 uint64_t dropout_key(const RandomStream& stream) {
   const auto words = stream.block(0);
   return uint64_t{words[1]} << 32 | words[0];

@@ -16,7 +16,7 @@ constexpr const char* kWho = "merge_attention";
 void check_parts(const AttentionPart& a, const AttentionPart& b) {
   for (const AttentionPart* part : {&a, &b}) {
     MH_CHECK(part->out.defined() && part->lse.defined(), ValueError, kWho, ": out and lse must be defined");
-    const Dtype dtype = a.out.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    const Dtype dtype = detail::arithmetic_dtype(a.out.dtype());
     MH_CHECK(part->out.dtype() == dtype && part->lse.dtype() == dtype, DtypeError, kWho,
              ": out and lse of both must be f32 or all f64, got ", part->out.dtype(), " and ",
              part->lse.dtype());

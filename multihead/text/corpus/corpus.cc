@@ -34,10 +34,8 @@ std::string read_text(const std::string& path, const ReadOptions& options) {
       throw FormatError(concat(path, ": not valid UTF-8: byte ", quote(std::string_view(text).substr(bad, 1)),
                                " at ", place(text, bad)));
   }
-  if (text.starts_with("\xEF\xBB\xBF")) {
-    text.erase(0, 3);
-    MH_CHECK(!text.empty(), FormatError, path, ": the file is empty except for a byte order mark");
-  }
+  text.erase(0, text.size() - without_byte_order_mark(text).size());
+  MH_CHECK(!text.empty(), FormatError, path, ": the file is empty except for a byte order mark");
   return text;
 }
 
@@ -111,10 +109,9 @@ std::vector<int32_t> encode_all(const Tokenizer& tokenizer, std::span<const std:
 
 TextPieces::TextPieces(const std::string& path, const Tokenizer& tokenizer, uint64_t size)
     : file_(path), tokenizer_(tokenizer), size_(size) {
-  const std::string_view mark = "\xEF\xBB\xBF";
-  std::string first(std::min<uint64_t>(mark.size(), file_.size()), '\0');
+  std::string first(std::min<uint64_t>(3, file_.size()), '\0');
   file_.read(0, first.data(), first.size());
-  if (first == mark) first_ = mark.size();
+  first_ = first.size() - without_byte_order_mark(first).size();
   if (file_.size() == first_ || first.starts_with("\xFF\xFE") || first.starts_with("\xFE\xFF"))
     read_text(path);  // says what is wrong
 }

@@ -123,7 +123,7 @@ nb::object to_numpy(nb::handle self) {
 void check_gradient(const Tensor& t, const Tensor& gradient) {
   MH_CHECK(gradient.shape() == t.shape(), ShapeError, "Tensor: grad must be ", t.shape(), ", got ",
            gradient.shape());
-  const Dtype dtype = size_of(t.dtype()) == 2 ? Dtype::f32 : t.dtype();
+  const Dtype dtype = detail::arithmetic_dtype(t.dtype());
   MH_CHECK(gradient.dtype() == dtype, DtypeError, "Tensor: grad of ", t.dtype(), " must be ", dtype, ", got ",
            gradient.dtype());
 }

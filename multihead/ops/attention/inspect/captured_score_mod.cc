@@ -13,7 +13,7 @@ std::vector<ReadTensor> read_tensors(const std::vector<Tensor>& tensors) {
     MH_CHECK(x.defined(), ValueError, "score_mod: tensor ", result.size(), " is undefined");
     MH_CHECK(is_floating(x.dtype()), DtypeError, "score_mod: tensor ", result.size(),
              " must be f32, f64, bf16 or f16, got ", x.dtype());
-    const Dtype dtype = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    const Dtype dtype = detail::arithmetic_dtype(x.dtype());
     result.push_back({x.to(dtype).contiguous(), first});
     first += x.numel();
   }

@@ -210,7 +210,7 @@ Gradients rows_backward(const RowsCall& call, const Tensor& d_out, const std::ve
                         const std::vector<bool>& wanted) {
   Gradients all(in.size());
   for (size_t i = 0; i < in.size(); ++i) {
-    if (wanted[i]) all[i] = Tensor::zeros(in[i].shape(), gradient_dtype(in[i].dtype()));
+    if (wanted[i]) all[i] = Tensor::zeros(in[i].shape(), arithmetic_dtype(in[i].dtype()));
   }
   for (const RowsPiece& piece : call.pieces) {
     const auto part = [&](size_t i) {
