@@ -17,10 +17,13 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 // Σ (x - max)
 HWY_INLINE float RowTotalBelow(const float* x, float max, int64_t size) {
-  const Pack shift = Set(max);
-  Pack total = Set(0);
-  ForPacks(size, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, Sub(at.Load(x + i, max), shift)); });
-  return Sum(total);
+  return SumOfChains(size, [&](int64_t from, int64_t n) HWY_ATTR {
+    const Pack shift = Set(max);
+    Pack total = Set(0);
+    ForPacks(
+        n, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, Sub(at.Load(x + from + i, max), shift)); });
+    return Sum(total);
+  });
 }
 
 void CrossEntropyRows(const CrossEntropyArgs<float>& a, int64_t begin, int64_t end) {

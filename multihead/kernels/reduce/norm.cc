@@ -11,14 +11,15 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/reduce/chains-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
-// x (+ residual) of one row and its sum.
+// x (+ residual) and its sum, of a part of a row that is one chain, as are those below.
 template <class T>
-HWY_NOINLINE float RowSum(const T* x, const float* residual, float* sum, int64_t size) {
+HWY_NOINLINE float ChainSum(const T* x, const float* residual, float* sum, int64_t size) {
   Pack total = Set(0);
   if (residual == nullptr) {
     ForPacks(size, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
@@ -33,7 +34,7 @@ HWY_NOINLINE float RowSum(const T* x, const float* residual, float* sum, int64_t
 }
 
 template <class T>
-HWY_NOINLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
+HWY_NOINLINE float ChainOfSquares(const T* x, float mean, int64_t size) {
   const Pack center = Set(mean);
   Pack total = Set(0);
   ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
@@ -41,6 +42,20 @@ HWY_NOINLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
     total = MulAdd(v, v, total);
   });
   return Sum(total);
+}
+
+// x (+ residual) of one row and its sum.
+template <class T>
+HWY_INLINE float RowSum(const T* x, const float* residual, float* sum, int64_t size) {
+  return SumOfChains(size, [&](int64_t at, int64_t n) HWY_ATTR {
+    return residual == nullptr ? ChainSum(x + at, nullptr, nullptr, n)
+                               : ChainSum(x + at, residual + at, sum + at, n);
+  });
+}
+
+template <class T>
+HWY_INLINE float SquaredDeviations(const T* x, float mean, int64_t size) {
+  return SumOfChains(size, [&](int64_t at, int64_t n) HWY_ATTR { return ChainOfSquares(x + at, mean, n); });
 }
 
 template <bool kWeight, bool kBias, class T>
@@ -147,17 +162,23 @@ void NormBackwardRows(const NormGradArgs<float>& a, const T* x, int64_t begin, i
       if constexpr (kNormalized) return at.Load(x + first + i);
       return Mul(Sub(at.Load(x + first + i), center), factor);
     };
-    Pack sum_g = Set(0), sum_gx = Set(0);
-    ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
-      const Pack d = at.Load(dy + i);
-      const Pack normed = normed_at(i, at);
-      const Pack g = Mul(d, LoadOr(a.weight, i, at, one));
-      if constexpr (kLayer) sum_g = Add(sum_g, g);
-      sum_gx = MulAdd(g, normed, sum_gx);
-      at.Store(MulAdd(d, normed, at.Load(d_weight + i)), d_weight + i);
-      at.Store(Add(d, at.Load(d_bias + i)), d_bias + i);
+    double all_g = 0;
+    const float all_gx = SumOfChains(a.size, [&](int64_t from, int64_t n) HWY_ATTR {
+      Pack sum_g = Set(0), sum_gx = Set(0);
+      ForPacks(n, [&](int64_t j, auto at) HWY_ATTR {
+        const int64_t i = from + j;
+        const Pack d = at.Load(dy + i);
+        const Pack normed = normed_at(i, at);
+        const Pack g = Mul(d, LoadOr(a.weight, i, at, one));
+        if constexpr (kLayer) sum_g = Add(sum_g, g);
+        sum_gx = MulAdd(g, normed, sum_gx);
+        at.Store(MulAdd(d, normed, at.Load(d_weight + i)), d_weight + i);
+        at.Store(Add(d, at.Load(d_bias + i)), d_bias + i);
+      });
+      if constexpr (kLayer) all_g += Sum(sum_g);
+      return Sum(sum_gx);
     });
-    const Pack mean_g = Set(kLayer ? Sum(sum_g) * scale : 0.0f), mean_gx = Set(Sum(sum_gx) * scale);
+    const Pack mean_g = Set(static_cast<float>(all_g) * scale), mean_gx = Set(all_gx * scale);
     ForPacks(a.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack normed = normed_at(i, at);
       Pack g = Mul(at.Load(dy + i), LoadOr(a.weight, i, at, one));

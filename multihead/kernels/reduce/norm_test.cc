@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
@@ -194,6 +196,23 @@ TEST(NormTest, ConstantAndZeroRows) {
                          .inv_std = inv_std.data()});
     for (const float v : y) EXPECT_EQ(v, 0);
   }
+}
+
+TEST(NormTest, SumsOfLongRowsDoNotDrift) {
+  constexpr int64_t kSize = 1000003;
+  const std::vector<float> x(kSize, 0.1f);
+  const double square = static_cast<double>(0.1f) * static_cast<double>(0.1f);
+  check_everywhere(
+      [&] {
+        auto y = poisoned(kSize), mean = poisoned(1), layer = poisoned(1), rms = poisoned(1);
+        NormArgs<float> args = {
+            .rows = 1, .size = kSize, .eps = 0, .x = x.data(), .y = y.data(), .inv_std = rms.data()};
+        norm(args);
+        args.eps = 1, args.mean = mean.data(), args.inv_std = layer.data();
+        norm(args);
+        return Outputs{mean, layer, rms};
+      },
+      {{static_cast<double>(0.1f)}, {1}, {1 / std::sqrt(square)}}, {0, 1e-6});
 }
 
 }  // namespace

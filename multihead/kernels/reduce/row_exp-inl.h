@@ -8,6 +8,7 @@
 #define MULTIHEAD_KERNELS_REDUCE_ROW_EXP_INL_H_
 #endif
 
+#include "multihead/kernels/reduce/chains-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 #include "multihead/kernels/simd/math-inl.h"
 
@@ -30,24 +31,28 @@ HWY_INLINE float RowMax(const T* x, int64_t size) {
 // y = exp(x - max); returns the sum. Lanes past the end load -inf and add nothing.
 template <class T>
 HWY_INLINE float RowExp(const T* x, float max, float* y, int64_t size) {
-  const Pack shift = Set(max);
-  Pack sum = Set(0);
-  ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
-    const Pack e = Map(ExpNonPositiveOp(), Sub(at.Load(x + i, kMinusInfinity), shift));
-    at.Store(e, y + i);
-    sum = Add(sum, e);
+  return SumOfChains(size, [&](int64_t from, int64_t n) HWY_ATTR {
+    const Pack shift = Set(max);
+    Pack sum = Set(0);
+    ForPacks(n, [&](int64_t i, auto at) HWY_ATTR {
+      const Pack e = Map(ExpNonPositiveOp(), Sub(at.Load(x + from + i, kMinusInfinity), shift));
+      at.Store(e, y + from + i);
+      sum = Add(sum, e);
+    });
+    return Sum(sum);
   });
-  return Sum(sum);
 }
 
 template <class T>
 HWY_INLINE float RowExpSum(const T* x, float max, int64_t size) {
-  const Pack shift = Set(max);
-  Pack sum = Set(0);
-  ForPacks(size, [&](int64_t i, auto at) HWY_ATTR {
-    sum = Add(sum, Map(ExpNonPositiveOp(), Sub(at.Load(x + i, kMinusInfinity), shift)));
+  return SumOfChains(size, [&](int64_t from, int64_t n) HWY_ATTR {
+    const Pack shift = Set(max);
+    Pack sum = Set(0);
+    ForPacks(n, [&](int64_t i, auto at) HWY_ATTR {
+      sum = Add(sum, Map(ExpNonPositiveOp(), Sub(at.Load(x + from + i, kMinusInfinity), shift)));
+    });
+    return Sum(sum);
   });
-  return Sum(sum);
 }
 
 HWY_INLINE float LogOf(float x) {

@@ -56,10 +56,12 @@ void SoftmaxBf16Run(const BFloat16* x, BFloat16* y, float* p, int64_t step, Rows
 
 void SoftmaxBackwardRun(const float* y, const float* dy, float* dx, Rows rows) {
   for (int64_t row = 0; row < rows.count; ++row, y += rows.size, dy += rows.size, dx += rows.size) {
-    Pack dot = Set(0);
-    ForPacks(rows.size,
-             [&](int64_t i, auto at) HWY_ATTR { dot = MulAdd(at.Load(dy + i), at.Load(y + i), dot); });
-    const Pack shift = Set(Sum(dot));
+    const Pack shift = Set(SumOfChains(rows.size, [&](int64_t from, int64_t n) HWY_ATTR {
+      Pack dot = Set(0);
+      ForPacks(n, [&](int64_t i, auto at)
+                      HWY_ATTR { dot = MulAdd(at.Load(dy + from + i), at.Load(y + from + i), dot); });
+      return Sum(dot);
+    }));
     ForPacks(rows.size, [&](int64_t i, auto at)
                             HWY_ATTR { at.Store(Mul(at.Load(y + i), Sub(at.Load(dy + i), shift)), dx + i); });
   }
@@ -80,9 +82,11 @@ void LogSoftmaxRun(const float* x, float* y, Rows rows) {
 
 void LogSoftmaxBackwardRun(const float* y, const float* dy, float* dx, Rows rows) {
   for (int64_t row = 0; row < rows.count; ++row, y += rows.size, dy += rows.size, dx += rows.size) {
-    Pack total = Set(0);
-    ForPacks(rows.size, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(dy + i)); });
-    const Pack sum = Set(Sum(total));
+    const Pack sum = Set(SumOfChains(rows.size, [&](int64_t from, int64_t n) HWY_ATTR {
+      Pack total = Set(0);
+      ForPacks(n, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(dy + from + i)); });
+      return Sum(total);
+    }));
     ForPacks(rows.size, [&](int64_t i, auto at) HWY_ATTR {
       const Pack p = Map(ExpNonPositiveOp(), at.Load(y + i));
       at.Store(NegMulAdd(p, sum, at.Load(dy + i)), dx + i);

@@ -44,6 +44,12 @@ TEST(SoftmaxTest, FollowsF64) {
   }
 }
 
+TEST(SoftmaxTest, SumsOfLongRowsDoNotDrift) {
+  std::vector<float> x(1000003, 0.0f);
+  for (size_t i = 1; i < x.size(); ++i) x[i] = -0.9f;
+  check(x, {1, std::ssize(x)});
+}
+
 TEST(SoftmaxTest, LargeLogits) {
   std::vector<float> x = normal_floats(7 * 33, 3);
   for (size_t i = 0; i < x.size(); ++i) x[i] = i % 3 == 0 ? 1e4f : i % 3 == 1 ? -1e4f : x[i];

@@ -9,6 +9,7 @@
 #include "hwy/highway.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/reduce/blocked_sum-inl.h"
+#include "multihead/kernels/reduce/chains-inl.h"
 #include "multihead/kernels/simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,30 +17,44 @@ namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int64_t kTileColumns = 1024;  // whose sums stay in L1
 
-// Of `runs` arrays of `count` elements that follow each other. Four at a time, because a chain of additions waits for
-// each.
+// Of one chain. Four arrays, `stride` elements apart, at a time: a chain of additions waits for each.
+template <class T>
+HWY_INLINE float SumChain(const T* x, int64_t count) {
+  Pack total = Set(0);
+  ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
+  return Sum(total);
+}
+template <class T>
+HWY_INLINE void AddFourChains(const T* x, int64_t count, int64_t stride, double* totals) {
+  Pack a = Set(0), b = Set(0), c = Set(0), d = Set(0);
+  ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
+    a = Add(a, at.Load(x + i)), b = Add(b, at.Load(x + stride + i));
+    c = Add(c, at.Load(x + 2 * stride + i)), d = Add(d, at.Load(x + 3 * stride + i));
+  });
+  totals[0] += Sum(a), totals[1] += Sum(b), totals[2] += Sum(c), totals[3] += Sum(d);
+}
+
+// Of `runs` arrays of `count` elements that follow each other.
 template <class T>
 void SumRuns(const T* x, int64_t count, int64_t runs, float* sums) {
   for (; runs >= 4; runs -= 4, x += 4 * count, sums += 4) {
-    Pack a = Set(0), b = Set(0), c = Set(0), d = Set(0);
-    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR {
-      a = Add(a, at.Load(x + i)), b = Add(b, at.Load(x + count + i));
-      c = Add(c, at.Load(x + 2 * count + i)), d = Add(d, at.Load(x + 3 * count + i));
-    });
-    sums[0] = Sum(a), sums[1] = Sum(b), sums[2] = Sum(c), sums[3] = Sum(d);
+    double totals[4] = {};  // exact, of one chain
+    for (int64_t begin = 0; begin < count; begin += kSumChain)
+      AddFourChains(x + begin, HWY_MIN(kSumChain, count - begin), count, totals);
+    for (int i = 0; i < 4; ++i) sums[i] = static_cast<float>(totals[i]);
   }
-  for (; runs > 0; --runs, x += count, ++sums) {
-    Pack total = Set(0);
-    ForPacks(count, [&](int64_t i, auto at) HWY_ATTR { total = Add(total, at.Load(x + i)); });
-    *sums = Sum(total);
-  }
+  for (; runs > 0; --runs, x += count, ++sums)
+    *sums = SumOfChains(count, [&](int64_t at, int64_t n) HWY_ATTR { return SumChain(x + at, n); });
 }
 
-// Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64 and then altogether, because the error of a chain
-// grows with its length. Eight rows at a time go through all columns, so that memory is read in long runs.
+// Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64, those per kSumChain, and the rest in f64, because the error
+// of a chain grows with its length. Eight rows at a time go through all columns: memory is read in long runs.
 template <class T>
 void SumTile(const T* x, float* y, const AxisSum& s, int64_t columns) {
   alignas(64) float block[kTileColumns] = {};
+  double total[kTileColumns];
+  const bool is_long = s.axis > kSumChain;
+  if (is_long) std::fill(total, total + columns, 0.0);
   std::fill(y, y + columns, 0.0f);
   for (int64_t n = 0; n < s.axis;) {
     const int64_t begin = n;
@@ -52,6 +67,11 @@ void SumTile(const T* x, float* y, const AxisSum& s, int64_t columns) {
       Store(ends ? Set(0) : chain, block + i);
       if (ends) at.Store(Add(at.Load(y + i), chain), y + i);
     });
+    if (!is_long || (n % kSumChain != 0 && n < s.axis)) continue;
+    for (int64_t i = 0; i < columns; ++i) {
+      total[i] += y[i];
+      y[i] = n < s.axis ? 0.0f : static_cast<float>(total[i]);
+    }
   }
 }
 

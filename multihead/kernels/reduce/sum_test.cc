@@ -40,6 +40,24 @@ TEST(SumTest, AxisSumsFollowF64) {
   }
 }
 
+// A chain of a million additions of .1 is off by 6e-4.
+TEST(SumTest, LongSumsOfEqualNumbersDoNotDrift) {
+  constexpr int64_t kCount = 1000003;
+  const std::vector<float> x(3 * kCount, 0.1f);
+  const double exact = kCount * static_cast<double>(0.1f);
+  check_everywhere([&] { return Outputs{{static_cast<float>(sum(x.data(), kCount))}}; }, {{exact}},
+                   {0, 1e-6});
+  for (const AxisSum& s : {AxisSum{3, kCount, 1}, AxisSum{1, kCount, 3}}) {
+    check_everywhere(
+        [&] {
+          auto y = poisoned(3);
+          sum_axis(x.data(), y.data(), s);
+          return Outputs{y};
+        },
+        {{exact, exact, exact}}, {0, 1e-6});
+  }
+}
+
 TEST(SumTest, Bf16HasTheBitsOfTheSameNumbersInF32) {
   for (const AxisSum& s :
        {AxisSum{3, 5, 7}, AxisSum{1, 1099, 129}, AxisSum{37, 67, 1}, AxisSum{1, 70001, 1}}) {
