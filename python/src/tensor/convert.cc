@@ -235,9 +235,12 @@ Tensor from_numpy(nb::object array, Argument argument) {
 // Calls use(item) for what lists and tuples hold, as deep as NumPy's arrays are, until it returns true.
 template <class Use>
 bool any_item(nb::handle object, const Use& use, int depth = 64) {
-  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) return use(object);
-  for (Py_ssize_t i = 0; depth > 0 && i < PySequence_Fast_GET_SIZE(object.ptr()); ++i) {
-    if (any_item(nb::borrow(PySequence_Fast_GET_ITEM(object.ptr(), i)), use, depth - 1)) return true;
+  const bool list = PyList_Check(object.ptr());
+  if (!list && !PyTuple_Check(object.ptr())) return use(object);
+  const auto size = list ? PyList_Size : PyTuple_Size;
+  const auto item = list ? PyList_GetItem : PyTuple_GetItem;
+  for (Py_ssize_t i = 0; depth > 0 && i < size(object.ptr()); ++i) {
+    if (any_item(nb::borrow(item(object.ptr(), i)), use, depth - 1)) return true;
   }
   return false;
 }
