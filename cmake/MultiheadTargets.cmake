@@ -257,6 +257,12 @@ function(multihead_library)
   endif()
   set_target_properties(multihead PROPERTIES VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
+  if(BUILD_SHARED_LIBS)  # two versions of the library in one process do not answer for each other
+    set(symbols ${PROJECT_BINARY_DIR}/multihead.map)
+    file(CONFIGURE OUTPUT ${symbols} CONTENT "MULTIHEAD_@PROJECT_VERSION_MAJOR@.@PROJECT_VERSION_MINOR@ { *; };\n")
+    target_link_options(multihead PRIVATE -Wl,--version-script=${symbols})
+    set_property(TARGET multihead APPEND PROPERTY LINK_DEPENDS ${symbols})
+  endif()
 
   # Tests see multihead/testing; the library never does.
   if(MULTIHEAD_BUILD_TESTS)

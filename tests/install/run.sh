@@ -59,6 +59,14 @@ check_prefix() {  # no path of the build or of the first prefix may remain in th
   [[ -z $(find "$1/include" -type d -empty) ]] || { echo "empty folders were installed" >&2; exit 1; }
 }
 
+check_symbols() {  # the shared library's carry its version, C's and C++'s
+  local symbols
+  symbols=$(readelf --dyn-syms --wide "$(find "$1" -name 'libmultihead.so')")
+  for name in mh_attention _ZN9multihead7versionEv; do
+    grep -q " $name@@MULTIHEAD_0\.[0-9]*\$" <<<"$symbols" || { echo "$name has no version" >&2; exit 1; }
+  done
+}
+
 run_program() {  # run_program PREFIX: it starts, and finds the modules that were installed
   [[ -x $1/bin/multihead ]] || return 0
   "$1/bin/multihead" --version
@@ -97,6 +105,7 @@ cmake --install "$work/shared" --prefix "$work/first" >>"$work/shared.log"
 mv "$work/first" "$work/moved-shared"
 rm -rf "$work/shared"  # so that nothing is found there
 check_prefix "$work/moved-shared"
+check_symbols "$work/moved-shared"
 run_program "$work/moved-shared"
 build_outside find-shared find_package -DCMAKE_PREFIX_PATH="$work/moved-shared"
 if command -v pkg-config >/dev/null; then with_pkg_config pkg-config-shared "$work/moved-shared"; fi
