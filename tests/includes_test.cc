@@ -269,6 +269,23 @@ TEST(IncludesTest, PublicHeadersShowNoThirdParty) {
   }
 }
 
+// Python's macros with a verb in capitals (PyList_GET_SIZE) read objects directly: the stable ABI, to which wheels from
+// Python 3.12 on keep, has none, and builds for an older Python compile with them.
+TEST(IncludesTest, PythonKeepsToTheStableAbi) {
+  static const std::regex macro(R"(\bPy[A-Z]\w*_(GET|SET|AS|READ|WRITE|CAST|CHECK)(_[A-Z]+)*\b)");
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "python" / "src")) {
+    if (!is_source(entry.path())) continue;
+    ++files;
+    std::ifstream in(entry.path());
+    std::smatch match;
+    for (std::string line; std::getline(in, line);) {
+      EXPECT_FALSE(std::regex_search(line, match, macro)) << match[0] << " in " << entry.path();
+    }
+  }
+  EXPECT_GT(files, 10) << "the sources are elsewhere";
+}
+
 // Installed, but not for everybody: reached through other headers, or shared with the command line and
 // Python.
 const std::set<std::string>& included_one_by_one() {
