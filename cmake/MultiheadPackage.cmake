@@ -23,6 +23,8 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # What needs MPI is a package of its own, so that the program alone brings no MPI.
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME multihead)
+# What programs that link the static library build with.
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS "libhwy-dev, libutf8proc-dev, nlohmann-json3-dev")
 set(CPACK_DEBIAN_MPI_PACKAGE_NAME multihead-mpi)
 set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "multihead (= ${PROJECT_VERSION})")
 set(CPACK_COMPONENT_UNSPECIFIED_DESCRIPTION "The command line trains, runs and serves language models, encoders and
