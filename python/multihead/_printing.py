@@ -41,7 +41,7 @@ def _lines(branch, owner, indent):
             label = name if last == name else f"{name}-{last}"
         inner = _part(owner, name)
         if isinstance(part, dict):
-            kind = f" ({type(inner).__name__})" if inner is not None and not isinstance(inner, (list, tuple)) else ""
+            kind = f" ({type(inner).__name__})" if inner is not None and not isinstance(inner, (list, tuple, dict)) else ""
             each = " each" if label != name else ""
             lines.append(f"{indent}{label}{kind}: {_count(part):,}{each}")
             lines += _lines(part, inner, indent + "  ")
@@ -53,6 +53,8 @@ def _lines(branch, owner, indent):
 def _part(owner, name):
     if owner is None:
         return None
+    if isinstance(owner, dict):
+        return next((item for key, item in owner.items() if str(key) == name), None)
     if name.isdigit():
         return owner[int(name)] if isinstance(owner, (list, tuple)) and int(name) < len(owner) else None
     return getattr(owner, name, None)

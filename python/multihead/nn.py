@@ -31,20 +31,20 @@ def masked_X(X: ArrayLike, valid_lens: ArrayLike, value: float = -1e6) -> Tensor
 
 
 class Module:
-    """Base class for your own modules: assign Tensors, modules, and lists of them to attributes, and define __call__.
+    """Base class for your own modules: assign Tensors, modules, lists and dicts of them to attributes; define __call__.
 
     Parameters are named by their attributes, joined by dots, as in PyTorch. A weight that is reached by several
-    attributes (self.head = self.embedding.weight) is one parameter; copy.deepcopy() keeps it so.
+    attributes (self.head = self.embedding.weight) is one parameter; copy.deepcopy() keeps it so. Modules may refer to
+    each other.
     """
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
         found, seen = [], set()
-        for name, value in vars(self).items():
-            for path, tensor in _parts(name, value):
-                if tensor.requires_grad and tensor._identity not in seen:
-                    seen.add(tensor._identity)
-                    found.append((path, tensor))
+        for path, tensor in _tensors_in(self):
+            if tensor.requires_grad and tensor.is_leaf and tensor._identity not in seen:
+                seen.add(tensor._identity)
+                found.append((path, tensor))
         return found
 
     def parameters(self) -> list[Tensor]:
@@ -84,23 +84,46 @@ class Module:
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-def _parts(name, value):
+def _tensors_in(module):
+    """(path, Tensor) of what its attributes hold."""
+    entered, learned, found = {id(module)}, {}, []
+    for name, value in vars(module).items():
+        for path, tensor in _parts(name, value, entered):
+            if tensor.requires_grad and learned.setdefault(path, tensor) is not tensor:
+                raise ValueError(f"{type(module).__name__}: two parameters are named {path}")  # keys 1 and "1"
+            found.append((path, tensor))
+    return found
+
+
+def _parts(name, value, entered):
+    """(path, Tensor) of what a value holds. Modules and containers are entered once, as they may refer to each other."""
     if isinstance(value, _core.Tensor):
         yield name, value
-    elif hasattr(value, "named_parameters"):
-        for inner, tensor in value.named_parameters():
-            yield f"{name}.{inner}", tensor
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _parts(f"{name}.{index}", item)
+        return
+    items = _items_of(value)
+    if items is None or id(value) in entered:
+        return
+    entered.add(id(value))
+    for key, item in items:
+        yield from _parts(f"{name}.{key}", item, entered)
+
+
+def _items_of(value):
+    if isinstance(value, Module) and type(value).named_parameters is Module.named_parameters:
+        return vars(value).items()
+    if hasattr(value, "named_parameters"):
+        return value.named_parameters()
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else None
 
 
 class Attention(Module):
     """Base class of your own attention, which LanguageModel(config, attention=YourClass) runs in every layer.
 
     A subclass is known to models by its name from when it is defined; a saved model's folder holds the name, so that
-    the class must be defined before the model is loaded. Tensors that require gradients, modules and lists of them in
-    attributes are weights: the model trains, saves and loads them; training begins as __init__ leaves them. In most
+    the class must be defined before the model is loaded. Tensors that require gradients, modules, lists and dicts of
+    them in attributes are weights: the model trains, saves and loads them; training begins as __init__ leaves them. In most
     cases attend() alone is new, and caches() where it keeps more than keys and values; docs/own-attention.md has an
     example.
 
@@ -153,37 +176,47 @@ class Attention(Module):
         return self.out_proj(_core.reshape(_core.transpose(heads, 1, 2), (batch, length, -1)))
 
     def _tensors(self):
-        return [part for name, value in vars(self).items() for part in _parts(name, value)]
+        return _tensors_in(self)
 
     def _rebind(self, replaced):
-        _rebound(self, replaced)
+        _rebound(self, replaced, set())
 
     def _twin(self):
-        return _twin_of(self)
+        return _twin_of(self, {})
 
 
-def _twin_of(value):
-    """A copy whose modules are its own and share their weights."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_twin_of, value))
-    if not hasattr(value, "named_parameters"):
+def _change(value, convert):
+    """Converts what a module, a list or a dict holds, in place."""
+    if isinstance(value, list):
+        value[:] = map(convert, value)
+    elif isinstance(value, (dict, Module)):
+        inside = vars(value) if isinstance(value, Module) else value
+        inside.update([(name, convert(inner)) for name, inner in inside.items()])
+
+
+def _twin_of(value, twins):
+    """A copy whose modules are its own and share their weights. `twins`: by the ids of what they are copies of."""
+    if isinstance(value, tuple):
+        return type(value)(_twin_of(item, twins) for item in value)
+    if not isinstance(value, (list, dict)) and not hasattr(value, "named_parameters"):
         return value
-    twin = copy.copy(value)
-    if isinstance(value, Module):
-        vars(twin).update((name, _twin_of(inner)) for name, inner in vars(value).items())
-    return twin
+    if id(value) not in twins:
+        twins[id(value)] = copy.copy(value)  # before what it holds, which may refer to it
+        _change(twins[id(value)], lambda inner: _twin_of(inner, twins))
+    return twins[id(value)]
 
 
-def _rebound(value, replaced):
-    """The value with its tensors replaced; modules change in place."""
+def _rebound(value, replaced, entered):
+    """The value with its tensors replaced; all but tuples change in place."""
     if isinstance(value, _core.Tensor):
         return replaced.get(value._identity, value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_rebound(item, replaced) for item in value)
-    if isinstance(value, Module):
-        vars(value).update((name, _rebound(inner, replaced)) for name, inner in vars(value).items())
-    elif hasattr(value, "_rebind"):
-        value._rebind(replaced)
+    if isinstance(value, tuple):
+        return type(value)(_rebound(item, replaced, entered) for item in value)
+    if id(value) not in entered:
+        entered.add(id(value))
+        if hasattr(value, "_rebind") and not isinstance(value, Module):
+            value._rebind(replaced)
+        _change(value, lambda inner: _rebound(inner, replaced, entered))
     return value
 
 
