@@ -305,8 +305,12 @@ class Methods:
     def std(
         self: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: float = 0
     ) -> Tensor:
-        """The square root of var()."""
-        return _core.sqrt(self.var(axis, keepdims, correction))
+        """The square root of var(); where all elements are equal, its gradient is 0."""
+        var = self.var(axis, keepdims, correction)
+        if not _learns(var):
+            return _core.sqrt(var)
+        equal = (var.detach() == 0).to(var.dtype)  # 1 where the root has no derivative
+        return _core.sqrt(var + equal) - equal
 
     def prod(self: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
         """Product, without a gradient."""

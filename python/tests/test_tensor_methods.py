@@ -261,3 +261,14 @@ def test_a_gradient_has_the_shape_and_type_of_its_tensor():
     half = mh.ones((3,), "bfloat16").requires_grad_()
     half.grad = np.ones(3, "f4")
     assert p.grad is None and half.grad.dtype == "float32"
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_std_of_equal_elements_has_gradient_0(correction):
+    rows = np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 6.0]])
+    got = gradient(lambda x: x.std(axis=1, correction=correction), rows)
+    expected = (rows - rows.mean(1, keepdims=True)) / (3 - correction) / np.array([[np.inf], [rows[1].std(ddof=correction)]])
+    np.testing.assert_allclose(got, expected, rtol=1e-14)
+    x = mh.tensor(rows, requires_grad=True)
+    with mh.Tape():
+        same(x.std(axis=1, correction=correction), np.sqrt(x.detach().var(1, correction=correction).numpy()))
