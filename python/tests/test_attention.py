@@ -264,6 +264,7 @@ def test_errors_say_what_came(rng):
         (lambda s, b, h, q, k: None, "None"),
         (lambda s, b, h, q, k: s + np.zeros((2, 2)), "indexed"),
         (lambda s, b, h, q, k: [s][k], "cannot index a list"),
+        (lambda s, b, h, q, k: s * {0: 1.0}[h], "cannot index a list or dict"),
         (lambda s, b, h, q, k: s * 2**q, "exponent"),
         (lambda s, b, h, q, k: s.mean(), "mean"),
     ],

@@ -1,6 +1,7 @@
 """random() in masks and score functions: DropKey and DropHead against plain PyTorch, and the same numbers on every path."""
 
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -171,3 +172,15 @@ def test_what_has_no_meaning_is_refused(case):
     function, error, text = REFUSED[case]
     with pytest.raises(error, match=text):
         mh.score_mod(function)
+
+
+@pytest.mark.parametrize("name", ["numpy.random", "random", "rand"])
+def test_draws_of_other_generators_are_refused_while_tracing(name):
+    torch = pytest.importorskip("torch")
+    draw = {"numpy.random": np.random.rand, "random": random.random, "rand": lambda: torch.rand(())}[name]
+    message = f"'{name}' would be drawn once, for all scores; use multihead.random"
+    with pytest.raises(TypeError, match=f"score_mod: {message}"):
+        mh.score_mod(lambda s, b, h, i, j: s + draw())
+    with pytest.raises(TypeError, match=f"mask_mod: {message}"):
+        mh.mask_mod(lambda b, h, i, j: (draw() < 0.5) & (j <= i))
+    mh.score_mod(lambda s, b, h, i, j: s + torch.ones(()).item())  # what draws nothing may be called

@@ -14,7 +14,7 @@ from typing import Sequence
 from .. import _core
 from .._core import Mask, ScoreProgram
 from .._types import Function
-from . import activations, functions, kinds, types, vectors
+from . import activations, draws, functions, kinds, types, vectors
 from .arrays import with_captured_arrays
 from .values import NO_INDEX, Graph, Symbol, Traced, cast, find, index_captured, lift
 
@@ -30,7 +30,8 @@ def index(tensor, key):
 
 
 def trace(function, who, with_score, guard=None, score="f32", typed=False, gradients=True):
-    """Traces the function into an _core.ScoreProgram. `guard`: a context manager active during the call; see Graph.
+    """Traces the function into an _core.ScoreProgram. `guard`: a context manager active during the call, in place of one
+    that refuses random numbers; see Graph.
 
     `typed`: as PyTorch's flex_attention, whose query index is the row. Otherwise it is the position among the keys,
     and a function that has another parameter named row is given that, too.
@@ -46,12 +47,16 @@ def trace(function, who, with_score, guard=None, score="f32", typed=False, gradi
     if not typed and _takes_row(function, len(arguments)):
         extra["row"] = Symbol(graph, graph.emit("row"), "i64", "the row")
     function = with_captured_arrays(function)
-    with _tracing(graph), guard or contextlib.nullcontext():
+    with _tracing(graph), guard or draws.refused(who):
         try:
             result = function(*arguments, **extra)
         except IndexError as error:
             if "only integers, slices" in str(error):  # NumPy's word for an index without a number
                 raise TypeError(NO_INDEX.format(who=who, what="a traced value")) from error
+            raise
+        except KeyError as error:
+            if (symbol := find(error.args)) is not None:  # of a dict
+                raise TypeError(NO_INDEX.format(who=who, what=getattr(symbol, "name", None) or "a traced value")) from error
             raise
         code = _finish(graph, result, with_score)
     return _core.score_program(code, graph.tables, list(graph.learnt)), list(graph.learnt.values())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import random as _python
+import sys
 from typing import Any
 
 import numpy as np
@@ -82,3 +85,34 @@ NAMES = frozenset(
     "rand randn randint randperm normal poisson multinomial bernoulli rand_like randn_like randint_like dropout "
     "feature_dropout alpha_dropout uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_".split()
 )
+
+
+@contextlib.contextmanager
+def refused(who):
+    """Raises where the function that is traced inside draws by PyTorch's functions, or changes the state of NumPy's or
+    Python's global generator. Generators of its own are not seen."""
+    before = _states()
+    with _torch_mode(who):
+        yield
+    for name, state in _states().items():
+        if state != before[name]:
+            refuse(who, name)
+
+
+def _states():
+    _, key, *rest = np.random.get_state()
+    return {"numpy.random": (key.tobytes(), rest), "random": _python.getstate()}
+
+
+def _torch_mode(who):
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return contextlib.nullcontext()
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if getattr(func, "__name__", None) in NAMES:
+                refuse(who, func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    return Mode()

@@ -17,7 +17,7 @@ _CONTROL_FLOW = (
     "use where(condition, a, b), minimum or maximum instead"
 )
 NO_INDEX = (
-    "{who}: {what} has no value yet, because the function is traced once for all scores: it cannot index a list, nor a "
+    "{who}: {what} has no value yet, because the function is traced once for all scores: it cannot index a list or dict, nor a "
     "NumPy array that is reached by an attribute; make a Tensor of it (multihead.tensor(array))"
 )
 _NO_NUMBER = (
