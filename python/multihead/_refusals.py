@@ -73,7 +73,7 @@ def _problem(function, positional, keywords):
         return 0, f"takes {most or 'no'} positional argument{'' if most == 1 else 's'}, got {count}; {_list(known)}"
     for name in keywords:
         if name not in named and function.args.kwarg is None:
-            near = difflib.get_close_matches(name, known, 1)
+            near = difflib.get_close_matches(name, known, 1, 0.7)  # "scale" is not meant as "value"
             hint = f"; did you mean '{near[0]}'?" if near else ""
             return 0, f"no argument '{name}'{hint}{'' if near else '; ' + _list(known)}"
     given = {p.arg: kind for p, kind in zip(parameters, positional)}

@@ -19,6 +19,7 @@ ONE = mh.tensor(np.float32(0.5), requires_grad=True)
     "call, text",
     [
         (lambda: mh.nn.Linear(2, 3, bais=True), "Linear: no argument 'bais'; did you mean 'bias'?"),
+        (lambda: mh.nn.MultiHeadAttention(8, 2)(ONE, scale=1), "MultiHeadAttention: no argument 'scale'; it takes query, key"),
         (lambda: mh.nn.Linear(2), "Linear: out_features is missing; it takes in_features, out_features, bias, rng"),
         (lambda: mh.nn.Linear(2, None), "Linear: out_features must be an integer, got None"),
         (lambda: mh.nn.Linear("2", 3), "Linear: in_features must be an integer, got str"),
