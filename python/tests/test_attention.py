@@ -316,3 +316,21 @@ def test_a_bool_is_no_offset():
     for make in (lambda: mh.causal(True), lambda: mh.window(True, 0), lambda: mh.window(2, False)):
         with pytest.raises(TypeError, match="must be an integer, got bool"):
             make()
+
+
+@pytest.mark.parametrize("table", [np.zeros((2, 0), np.float32), np.zeros((2, 0), np.int64), mh.zeros((2, 0), "float64")])
+def test_captured_arrays_may_be_empty_where_no_score_is(table):
+    score_mod = mh.score_mod(lambda s, b, h, i, j: s + mh.tensor(table)[h, i])
+    none, one = np.zeros((1, 2, 0, 4), np.float32), np.zeros((1, 2, 1, 4), np.float32)
+    assert mh.attention(none, none, none, score_mod=score_mod).shape == (1, 2, 0, 4)
+    with pytest.raises(IndexError, match="outside a captured tensor"):
+        mh.attention(one, one, one, score_mod=score_mod)
+
+
+def test_an_empty_captured_tensor_may_require_a_gradient():
+    table = mh.tensor(np.zeros((2, 0), np.float32), requires_grad=True)
+    x = mh.tensor(np.zeros((1, 2, 0, 4), np.float32), requires_grad=True)
+    with mh.Tape() as tape:
+        y = mh.attention(x, x, x, score_mod=mh.score_mod(lambda s, b, h, i, j: s + table[h, i]))
+        tape.backward(mh.sum(y))
+    assert x.grad.shape == x.shape

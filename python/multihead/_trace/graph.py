@@ -48,7 +48,7 @@ class Code:
 
     def table(self, array):
         """The index of the table that holds a captured array."""
-        learns = self.gradients and bool(getattr(array, "requires_grad", False))
+        learns = self.gradients and bool(getattr(array, "requires_grad", False)) and 0 not in array.shape
         is_torch = callable(getattr(array, "data_ptr", None))
         if learns:
             self._check_gradient(array, is_torch)
@@ -64,7 +64,10 @@ class Code:
             self._table_ids[key] = len(self.tables)
             if learns:
                 self.learnt[len(self.tables)] = array
-            if kinds.of_dtype(array.dtype, self.who) in kinds.WRAPS:  # the kernel's integers have 32 bits
+            kind = kinds.of_dtype(array.dtype, self.who)
+            if 0 in array.shape:  # never read, but the kernel's tables have elements
+                array, is_torch = np.zeros(1, np.float32 if kind in kinds.FLOATS else np.int32), False
+            if kind in kinds.WRAPS:  # the kernel's integers have 32 bits
                 array = array.int() if is_torch else np.asarray(array).astype(np.int32)
             self.tables.append(array.detach().contiguous() if is_torch else array)
         return self._table_ids[key]

@@ -443,6 +443,9 @@ def _as_index(graph, value):
 
 def _element(graph, array, at):
     """array[i, j, …] with one index per axis."""
+    if 0 in array.shape:  # no index fits, which is an error once a score is computed
+        nowhere = graph.emit("bound_i", constant(graph, 1, "i64").register, number=1)
+        return _gather(graph, array, Symbol(graph, nowhere, "i64"))
     flat, stride = None, 1
     for size, index in reversed(list(zip(array.shape, at))):
         index = Symbol(graph, graph.emit("bound_i", index.register, number=size), "i64")
