@@ -17,6 +17,7 @@
 #include "python/src/gil.h"
 #include "python/src/names.h"
 #include "python/src/tensor/convert.h"
+#include "python/src/tensor/read_only.h"
 
 namespace multihead::python {
 
@@ -85,7 +86,12 @@ struct OpCall<std::index_sequence<I...>, R, P...> {
   R operator()(typename Passed<P>::From... given) const {
     std::tuple<decltype(Passed<P>::to(given, who, NamedArgument()))...> converted = {
         Passed<P>::to(given, who, keywords[I])...};
-    return unlocked([&] { return std::apply(f, converted); });
+    auto result = unlocked([&] { return std::apply(f, converted); });
+    const auto own = [&]<class T>(const T& source) {
+      if constexpr (std::is_same_v<T, nb::handle>) make_writable(result, source);
+    };
+    (own(given), ...);
+    return result;
   }
 };
 

@@ -9,6 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "python/src/tensor/dlpack.h"
+#include "python/src/tensor/read_only.h"
 
 namespace multihead::python {
 
@@ -278,6 +279,7 @@ Tensor from_python_values(nb::handle object, Argument argument) {
   if (is_wide && !nb::hasattr(object, "__array__") && !any_item(object, is_double)) {
     array = array.attr("astype")("float32");
   }
+  if (is_read_only(array)) array = array.attr("copy")();  // of an object that writable() does not know
   return from_numpy(array, argument);
 }
 
@@ -349,6 +351,21 @@ bool is_read_only(nb::handle object) {
   const bool result = view.readonly != 0;
   PyBuffer_Release(&view);
   return result;
+}
+
+Tensor writable(const Tensor& tensor, nb::handle source) {
+  if (!tensor.defined() || !is_read_only(source)) return tensor;
+  Py_buffer view;
+  if (PyObject_GetBuffer(source.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();
+  const auto* begin = static_cast<const std::byte*>(view.buf);
+  const std::byte* end = begin + (view.len > 0 ? view.itemsize : 0);
+  for (int i = 0; i < view.ndim && view.len > 0; ++i) end += (view.shape[i] - 1) * view.strides[i];
+  PyBuffer_Release(&view);
+  const auto* first = static_cast<const std::byte*>(tensor.raw());
+  if (first < begin || first >= end) return tensor;
+  Tensor copy = unlocked([&] { return tensor.clone(); });
+  copy.set_gradient_slot(tensor.gradient_slot());
+  return copy;
 }
 
 Tensor to_tensor_or_none(nb::handle object, Argument argument) {
