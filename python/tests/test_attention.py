@@ -334,3 +334,11 @@ def test_an_empty_captured_tensor_may_require_a_gradient():
         y = mh.attention(x, x, x, score_mod=mh.score_mod(lambda s, b, h, i, j: s + table[h, i]))
         tape.backward(mh.sum(y))
     assert x.grad.shape == x.shape
+
+
+def test_an_empty_list_of_offsets_is_one_of_integers():
+    x = np.zeros((0, 1, 3, 4), np.float32)
+    for mask in (mh.causal(align=[]), mh.prefix(1, align=[]), mh.window(1, 1, align=[])):
+        assert mh.attention(x, x, x, mask=mask).shape == x.shape
+    with pytest.raises(TypeError, match="causal: offsets must be i64 or i32, got f32"):
+        mh.causal(align=[0.5])

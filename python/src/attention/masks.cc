@@ -69,7 +69,9 @@ Aligned to_aligned(nb::handle align) {
     const int64_t offset = to_integer(align, {"mask", "align"});
     return {Diagonal(offset), offset};
   }
-  const Tensor offsets = to_tensor(align, {"mask", "align"});
+  Tensor offsets = to_tensor(align, {"mask", "align"});
+  if (PyList_Check(align.ptr()) && offsets.numel() == 0)
+    offsets = offsets.to(Dtype::i64);  // NumPy's are real
   return {Diagonal(offsets), offsets};
 }
 
