@@ -215,6 +215,7 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(Tensor gradient) const {
   MH_CHECK(impl().slot != nullptr, ValueError, "set_grad: the tensor does not require a gradient");
+  if (gradient.requires_grad()) gradient = gradient.detach();  // x.set_grad(x) would never be freed
   const std::lock_guard lock(detail::gradient_mutex(*impl().slot));
   std::swap(impl().slot->gradient, gradient);  // the old one is released after the lock
 }
