@@ -26,7 +26,7 @@ const std::map<std::string, std::set<std::string>>& allowed() {
     t["autograd"] = {"core", "kernels"};
     t["ops"] = {"core", "kernels", "autograd", "distributed"};
     t["nn"] = {"core", "kernels", "autograd", "ops"};
-    t["optim"] = {"core", "kernels"};
+    t["optim"] = {"core", "kernels", "autograd"};
     t["io"] = {"core"};
     t["distributed"] = {"core"};
     t["text"] = {"core", "io"};

@@ -4,6 +4,7 @@
 
 #include "multihead/autograd/autocast.h"
 #include "multihead/autograd/forgetful-inl.h"
+#include "multihead/autograd/pending-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/gradient_lock-inl.h"
 #include "multihead/kernels/elementwise/accumulate.h"
@@ -13,6 +14,8 @@ namespace {
 
 thread_local Tape* active = nullptr;
 thread_local const Tape* forgetful = nullptr;
+thread_local std::vector<const Tape*> alive;  // those that a NoTape hides, too
+thread_local int backwards = 0;               // that run
 
 [[noreturn]] void lost_result() {
   throw ValueError(
@@ -58,8 +61,14 @@ void accumulate(GradientSlot& slot, Tensor gradient) {
 
 class Tape::Running {
  public:
-  explicit Running(bool& flag) : flag_(flag) { flag = true; }
-  ~Running() { flag_ = false; }
+  explicit Running(bool& flag) : flag_(flag) {
+    flag = true;
+    ++backwards;
+  }
+  ~Running() {
+    flag_ = false;
+    --backwards;
+  }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
@@ -94,9 +103,13 @@ class Tape::OpenUses {
   int64_t recomputed_ = 0;  // parts that may read any leaf
 };
 
-Tape::Tape() : outer_(active) { active = this; }
+Tape::Tape() : outer_(active) {
+  alive.push_back(this);
+  active = this;
+}
 Tape::~Tape() {
   active = outer_;
+  std::erase(alive, this);
   for (const Node& node : nodes_) make_stale(node.outputs);
 }
 Tape* Tape::current() { return active; }
@@ -175,6 +188,15 @@ void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complet
       }
     }
   }
+}
+
+// While a backward runs, what it calls may change leaves that are complete.
+void detail::refuse_pending_backward(std::string_view who) {
+  const bool pending = std::any_of(alive.begin(), alive.end(), [](const Tape* t) { return t->size() > 0; });
+  MH_CHECK(
+      !pending || backwards > 0, ValueError, who,
+      ": a Tape holds operations whose backward() would read what changes here; call backward() first, or "
+      "end the Tape");
 }
 
 bool is_recording(std::initializer_list<Tensor> inputs) {

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "multihead/autograd/pending-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/text/near_names.h"
 
@@ -44,6 +45,7 @@ void zero_grad(const std::vector<Tensor>& parameters) {
 
 void load_parameters(const std::vector<NamedTensor>& parameters, const std::map<std::string, Tensor>& tensors,
                      std::string_view source) {
+  multihead::detail::refuse_pending_backward(source);
   std::string problems;
   std::set<std::string> expected;
   for (const auto& parameter : parameters) expected.insert(parameter.name);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "multihead/autograd/pending-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/kernels/elementwise/optimizer.h"
 
@@ -41,6 +42,7 @@ bool Optimizer::has_gradient(size_t index) const {
 }
 
 void Optimizer::step() {
+  multihead::detail::refuse_pending_backward("optimizer: step()");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!has_gradient(i)) continue;
     const auto& [name, tensor] = parameters_[i];

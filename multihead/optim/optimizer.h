@@ -21,7 +21,8 @@ class Optimizer {
 
   /// Updates every parameter that requires and has a gradient; gradients are kept. Applies the clipping set
   /// by clip_grad_norm() since the last step. Throws ShapeError, DtypeError (a gradient that does not match
-  /// its parameter) before anything is changed.
+  /// its parameter), ValueError (a Tape of this thread holds operations that no backward() has consumed) before
+  /// anything is changed.
   void step();
   /// Clears the gradients.
   void zero_grad();

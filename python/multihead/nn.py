@@ -59,7 +59,8 @@ class Module:
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Copies tensors into the parameters of the same name; FormatError lists all mismatched names."""
         own = dict(self.named_parameters())
-        state = {name: _core.tensor(value) for name, value in state.items()}
+        with _core.NoTape():  # values may require gradients
+            state = {name: _core.tensor(value) for name, value in state.items()}
         problems = [f"missing {name}" for name in own if name not in state]
         problems += [f"unexpected {name}" for name in state if name not in own]
         problems += [

@@ -326,3 +326,103 @@ def test_results_of_an_outer_tape_and_seeds_of_another_type_are_refused():
             outer.backward(y, np.ones(2))
         outer.backward(y, np.ones(2, "f4"))
     assert np.asarray(w.grad).tolist() == [2, 2]
+
+
+READ_ONLY = {
+    "slice": lambda x: mh.slice(x, 0, 0, 2),
+    "contiguous": mh.contiguous,
+    "reshape": lambda x: mh.reshape(x, (2, 2)),
+    "expand": lambda x: mh.expand(x, (3, 4)),
+    "cast": lambda x: mh.cast(x, "float64"),
+    "clamp": mh.clamp,
+    "permute": lambda x: mh.permute(x, (0,)),
+    "split": lambda x: mh.split(x, [1, 3], 0)[1],
+    "pad": lambda x: mh.pad(x, 0),
+    "roll": lambda x: mh.roll(x, 0, 0),
+    "dropout": lambda x: mh.dropout(x, 0.5),
+    "concat": lambda x: mh.concat([x], 0),
+    "activate": lambda x: mh.activate(x, "none"),
+    "tensor": mh.tensor,
+}
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_results_over_read_only_memory_are_copies(name, tmp_path):
+    np.arange(4.0).tofile(tmp_path / "x")
+    text = np.arange(4.0).tobytes()
+    frozen = np.broadcast_to(np.arange(4.0), (4,))
+    for x in (np.memmap(tmp_path / "x", np.float64, mode="r"), np.frombuffer(text), frozen, memoryview(text).cast("d")):
+        y = READ_ONLY[name](x)
+        before = y.tolist()
+        np.asarray(y)[...] = 9  # would end the process where the pages are read-only
+        y[...] = 8
+        np.testing.assert_array_equal(np.asarray(x), np.arange(4))
+        assert READ_ONLY[name](x).tolist() == before
+    writable = np.arange(4.0)
+    shares = np.shares_memory(READ_ONLY[name](writable).numpy(), writable)
+    assert shares == np.shares_memory(READ_ONLY[name](mh.tensor(writable)).numpy(), writable)
+
+
+def test_a_gradient_in_read_only_memory_is_copied():
+    x = mh.tensor(np.zeros(4, np.float32), requires_grad=True)
+    x.grad = np.frombuffer(np.ones(4, np.float32).tobytes(), np.float32)
+    x.grad[0] = 3
+    assert x.grad.tolist() == [3, 1, 1, 1]
+
+
+def test_a_tensor_may_be_set_as_its_own_gradient():
+    live = mh.memory_stats()["live_bytes"]
+    for _ in range(20):
+        x = mh.tensor(mh.ones((10_000,)), requires_grad=True)
+        x.grad = x
+        assert not x.grad.requires_grad
+        del x
+    assert mh.memory_stats()["live_bytes"] == live
+
+
+def test_tensor_refuses_to_lose_a_gradient():
+    x = mh.tensor(np.ones(2, np.float32), requires_grad=True)
+    assert not mh.tensor(x).requires_grad
+    with mh.Tape() as tape:
+        for y in (x, x * 2.0):
+            with pytest.raises(TypeError, match="tensor: data is a Tensor that requires a gradient, which would be lost"):
+                mh.tensor(y)
+        y = mh.tensor((x * 2.0).detach(), requires_grad=True)
+        tape.backward(mh.sum(x * y))
+    assert x.grad.tolist() == [2, 2] and y.grad.tolist() == [1, 1]
+
+
+def _writers():
+    w = mh.tensor(np.array([1, 2, 3], np.float32), requires_grad=True)
+    w.grad = np.ones(3, np.float32)
+    linear = mh.nn.Linear(2, 1)
+
+    class Own(mh.nn.Module):
+        def __init__(self):
+            self.w = w
+
+    return w, {
+        "optimizer: step": mh.optim.SGD([w], lr=1.0).step,
+        "Linear: ": lambda: linear.load_state_dict(linear.state_dict()),
+        "load_state_dict: ": lambda: Own().load_state_dict({"w": np.ones(3)}),
+    }
+
+
+@pytest.mark.parametrize("who", _writers()[1])
+def test_weights_do_not_change_before_a_backward_that_reads_them(who):
+    w, writers = _writers()
+    write = writers[who]
+    write()
+    with mh.Tape() as tape:
+        write()
+        before = w.tolist()
+        loss = mh.sum(mh.square(w))
+        with pytest.raises(ValueError, match=f"{who}.*a Tape holds operations whose backward"), mh.NoTape():
+            write()
+        assert w.tolist() == before
+        w.grad = None
+        tape.backward(loss)
+        assert w.grad.tolist() == [2 * x for x in before]
+        write()
+        mh.square(w)
+    write()  # an ended Tape holds nothing

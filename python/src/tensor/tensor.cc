@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "multihead/autograd/autocast.h"
+#include "multihead/autograd/pending-inl.h"
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
@@ -15,6 +16,7 @@
 #include "python/src/tensor/convert.h"
 #include "python/src/tensor/copies.h"
 #include "python/src/tensor/operators.h"
+#include "python/src/tensor/read_only.h"
 
 namespace multihead::python {
 
@@ -150,7 +152,7 @@ void bind_gradients(nb::class_<Tensor>& c) {
         return g.defined() ? std::optional(g) : std::nullopt;
       },
       [](Tensor& t, nb::handle g) {
-        const Tensor gradient = to_tensor_or_none(g, {"Tensor", "grad"});
+        const Tensor gradient = writable(to_tensor_or_none(g, {"Tensor", "grad"}), g);
         if (gradient.defined()) check_gradient(t, gradient);
         t.set_grad(gradient);
       },
@@ -185,7 +187,10 @@ void bind_shapes(nb::class_<Tensor>& c) {
         return record({t}, copy, [](const Tensor& d) -> Gradients { return {d}; });
       },
       "A row-major copy. Differentiable.");
-  c.def("_copy_from", [](const Tensor& t, const Tensor& source) { t.copy_from(source); });  // in t's dtype
+  c.def("_copy_from", [](const Tensor& t, const Tensor& source) {  // in t's dtype
+    detail::refuse_pending_backward("load_state_dict");
+    t.copy_from(source);
+  });
   c.def("detach", &Tensor::detach, "Same memory, no gradient.");
   c.def(
       "to",
@@ -241,7 +246,14 @@ void bind_makers(nb::module_& m) {
   m.def(
       "tensor",
       [](nb::handle data, nb::handle dtype, bool requires_grad) {
-        Tensor t = to_tensor(data, {"tensor", "data"}).detach();
+        Tensor t = to_tensor(data, {"tensor", "data"});
+        if (t.requires_grad() && Tape::current() != nullptr) {
+          throw nb::type_error(
+              "tensor: data is a Tensor that requires a gradient, which would be lost; use it as it is, to() "
+              "or "
+              "clone() of it, or take its detach()");
+        }
+        t = t.detach();
         if (is_read_only(data)) t = t.clone();  // a Tensor can be written to
         if (!dtype.is_none()) t = t.to(to_dtype(dtype));
         if (requires_grad) t.set_requires_grad();
