@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "multihead/autograd/pending-inl.h"
 #include "multihead/autograd/recompute.h"
 #include "multihead/core/error.h"
 
@@ -35,6 +37,45 @@ TEST(TapeTest, SharedInputsSumTheirGradients) {
   EXPECT_EQ(x.grad().item(), 2 * 3 + 5 + 1);
   EXPECT_EQ(y.grad().item(), 3);
   EXPECT_EQ(tape.size(), 0u);
+}
+
+TEST(TapeTest, ATensorMayBeSetAsItsOwnGradient) {
+  const Tensor x = leaf(3);
+  x.set_grad(x);
+  EXPECT_FALSE(x.grad().requires_grad());  // or x would own itself
+  EXPECT_EQ(x.grad().item(), 3);
+}
+
+bool is_pending() {
+  try {
+    detail::refuse_pending_backward("writer");
+  } catch (const ValueError&) {
+    return true;
+  }
+  return false;
+}
+
+TEST(TapeTest, WhatNoBackwardHasConsumedIsPending) {
+  const Tensor x = leaf(3);
+  EXPECT_FALSE(is_pending());
+  std::optional<Tape> outer(std::in_place);
+  EXPECT_FALSE(is_pending());
+  const Tensor y = multiply(x, x);
+  EXPECT_TRUE(is_pending());
+  std::thread([] { EXPECT_FALSE(is_pending()); }).join();
+  {
+    const NoTape hidden;
+    Tape inner;
+    EXPECT_TRUE(is_pending());
+  }
+  int complete = 0;
+  outer->backward(y, {}, [&](const GradientSlot&) { complete += is_pending() ? 0 : 1; });
+  EXPECT_EQ(complete, 1);
+  EXPECT_FALSE(is_pending());
+  multiply(x, x);
+  EXPECT_TRUE(is_pending());
+  outer.reset();
+  EXPECT_FALSE(is_pending());
 }
 
 TEST(TapeTest, SharingADyNeverMixesGradients) {

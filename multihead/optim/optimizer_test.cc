@@ -9,6 +9,7 @@
 #include <memory>
 #include <sstream>
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/core/text/json.h"
@@ -250,6 +251,22 @@ TEST(OptimizerTest, RefusesBadParametersAndOptions) {
   w.set_grad(Tensor::ones({4}, Dtype::f64));
   EXPECT_THROW(optimizer.step(), DtypeError);
   EXPECT_EQ(optimizer.steps(), 0);
+}
+
+TEST(OptimizerTest, StepIsRefusedBeforeABackwardThatReadsTheWeights) {
+  const Tensor w = first_weights(Dtype::f32);
+  w.set_grad(Tensor::ones({7}));
+  SGD sgd({w}, {.lr = 1});
+  Tape tape;
+  sgd.step();
+  const Tensor loss =
+      record({w}, Tensor::ones({1}), [](const Tensor&) -> Gradients { return {Tensor::ones({7})}; });
+  EXPECT_THAT([&] { sgd.step(); },
+              ThrowsMessage<ValueError>(HasSubstr("optimizer: step(): a Tape holds operations")));
+  EXPECT_EQ(sgd.steps(), 1);
+  tape.backward(loss);
+  sgd.step();
+  EXPECT_EQ(sgd.steps(), 2);
 }
 
 }  // namespace
