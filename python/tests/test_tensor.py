@@ -365,9 +365,11 @@ def test_results_over_read_only_memory_are_copies(name, tmp_path):
 
 def test_a_gradient_in_read_only_memory_is_copied():
     x = mh.tensor(np.zeros(4, np.float32), requires_grad=True)
-    x.grad = np.frombuffer(np.ones(4, np.float32).tobytes(), np.float32)
+    frozen = np.ones(4, np.float32)
+    frozen.setflags(write=False)
+    x.grad = frozen
     x.grad[0] = 3
-    assert x.grad.tolist() == [3, 1, 1, 1]
+    assert x.grad.tolist() == [3, 1, 1, 1] and frozen.tolist() == [1, 1, 1, 1]
 
 
 def test_a_tensor_may_be_set_as_its_own_gradient():
