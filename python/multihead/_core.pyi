@@ -938,7 +938,8 @@ def attention_ragged(query: ArrayLike | None, key: ArrayLike | None, value: Arra
 def attention_composed(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike | None, *, mask: Mask | None = None, softcap: float = 0.0, bias: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, relative_bias: ArrayLike | None = None, relative_key: ArrayLike | None = None, relative_value: ArrayLike | None = None, relative_center: int = -1, sinks: ArrayLike | None = None, score_mod: ScoreProgram | None = None, weight: ScoreProgram | None = None, normalise: str = 'softmax', empty_row: str = 'zero', capture: AttentionCapture | None = None, scale: float | None = None, dropout_p: float = 0.0, rng: Rng | None = None, layout: str = 'bhtd', return_lse: bool = False, allow_binary_bias: bool = False) -> Tensor:
     """
     attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.
-    Same arguments, shapes and gradients; layout 'bhtd' only.
+    Same arguments, shapes and gradients; layout 'bhtd' only, neither sparsemax nor entmax15, and of a capture all
+    weights alone.
     """
 
 def merge_attention(a_out: ArrayLike, a_lse: ArrayLike, b_out: ArrayLike, b_lse: ArrayLike) -> tuple[Tensor, Tensor]:

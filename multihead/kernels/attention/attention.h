@@ -332,7 +332,8 @@ void attention_add_sinks(const AttentionProblem&, const void* sinks, const Atten
 /// Whether dropout with this key lets element (b, h, q, k) live; the same on every path.
 ///
 /// words = Philox4x32-10(counter {q, k / 16, h, b}, key {low, high half of dropout_key}); the word
-/// (k / 4) % 4, rotated right by 8 · (k % 4) bits, must be >= round(p · 2^32). p >= 1 keeps nothing.
+/// (k / 4) % 4, rotated right by 8 · (k % 4) bits, must be >= round(p · 2^32); so four neighbours are
+/// correlated by .001 to .002 for p = .1 to .3. p >= 1 keeps nothing.
 bool attention_dropout_keep(uint64_t dropout_key, int64_t b, int64_t h, int64_t q, int64_t k, double p);
 
 /// Keys are processed in blocks at multiples of this position whatever the shape: each block's softmax state

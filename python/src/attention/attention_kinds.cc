@@ -64,7 +64,8 @@ void bind_definition(nb::module_& m) {
                         to);
       },
       "attention() composed of plain ops in f64 over the whole [Tq, Tk] matrix, slow and easy to trust.\n"
-      "Same arguments, shapes and gradients; layout 'bhtd' only.",
+      "Same arguments, shapes and gradients; layout 'bhtd' only, neither sparsemax nor entmax15, and of a "
+      "capture all\nweights alone.",
       "query"_a.none(), "key"_a.none(), "value"_a.none(), nb::kw_only());
   def_op(
       m, "merge_attention",
