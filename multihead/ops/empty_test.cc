@@ -64,6 +64,17 @@ void expect_near(const std::vector<Tensor>& got, const std::vector<Tensor>& expe
   }
 }
 
+// Whether the op takes such inputs, which is its forward pass's to say: what that took, the backward must take.
+bool takes(const OpCase& c) {
+  const NoTape silent;
+  try {
+    c.f(c.inputs);
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+  return true;
+}
+
 class EmptyTest : public ::testing::TestWithParam<OpCase> {};
 
 // f64 against differences, the other types against f64. An op that does not take a size says so.
@@ -71,13 +82,11 @@ TEST_P(EmptyTest, EverythingIsWritten) {
   const detail::SpoiledMemory spoiled;
   int ran = 0, refused = 0;
   for (const OpCase& c : testing::emptied(GetParam())) {
-    Results wide;
-    try {
-      wide = run(c, Dtype::f64);
-    } catch (const std::invalid_argument&) {
+    if (!takes(c)) {
       ++refused;
       continue;
     }
+    const Results wide = run(c, Dtype::f64);
     ++ran;
     bool numbers = true;
     for (const Tensor& y : wide.outputs) {

@@ -129,8 +129,8 @@ Tensor flipped(const Tensor& x) {
 // d_b = aᵀ · dy. A single b under a batch is one product over all rows, not a sum of products.
 Tensor right_gradient(const Tensor& a, const Tensor& dy, const Tensor& b) {
   if (b.rank() == 2 && a.rank() > 2) {
-    const Tensor rows = reshape(a, {-1, a.size(-1)}), d_rows = reshape(dy, {rows.size(0), dy.size(-1)});
-    return multiply(flipped(rows), d_rows);
+    const int64_t rows = a.shape().erased(-1).numel();
+    return multiply(flipped(reshape(a, {rows, a.size(-1)})), reshape(dy, {rows, dy.size(-1)}));
   }
   return sum_to(multiply(flipped(a), dy), b.shape());
 }

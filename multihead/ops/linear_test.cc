@@ -84,6 +84,16 @@ TEST(LinearOpsTest, EmptyProducts) {
   EXPECT_THAT(b.grad(), SameBits(Tensor::zeros({5})));
 }
 
+TEST(LinearOpsTest, AnEmptyInnerAxisHasEmptyGradients) {
+  const Tensor a = Tensor::ones({2, 3, 0}).set_requires_grad(), b = Tensor::ones({0, 4}).set_requires_grad();
+  Tape tape;
+  const Tensor c = matmul(a, b);
+  EXPECT_THAT(c.detach(), SameBits(Tensor::zeros({2, 3, 4})));
+  tape.backward(sum(c));
+  EXPECT_EQ(a.grad().shape(), a.shape());
+  EXPECT_EQ(b.grad().shape(), b.shape());
+}
+
 // The fused epilogue against separate ops: values and every gradient.
 TEST(LinearOpsTest, FusedEqualsComposed) {
   Rng rng(2);

@@ -43,7 +43,7 @@ Tensor LatentAttention::operator()(const Tensor& x, OwnAttentionCall& call) cons
   MH_CHECK(call.rotary() != nullptr, ValueError, "latent attention: the model has no rotary positions");
   const int64_t batch = x.size(0), length = x.size(1), plain = plain_dim();
   const auto heads_of = [&](const Tensor& y, int64_t heads) {
-    return reshape(y, {batch, length, heads, -1});
+    return reshape(y, {batch, length, heads, y.size(2) / heads});
   };
   const Tensor narrow = latent_.query_dim > 0 ? q_norm(q_down(x)) : x;
   const std::vector<Tensor> q = split(heads_of(q_proj(narrow), heads_), {plain, latent_.rotary_dim}, 3),
@@ -58,7 +58,7 @@ Tensor LatentAttention::operator()(const Tensor& x, OwnAttentionCall& call) cons
   if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>(head_dim_));
   const Tensor mixed = attention(query, cached, slice(cached, 3, 0, latent_.dim), options);
   const Tensor heads = matmul(mixed, transpose(up[1], 1, 2));
-  return out_proj(reshape(transpose(heads, 1, 2), {batch, length, -1}));
+  return out_proj(reshape(transpose(heads, 1, 2), {batch, length, heads_ * value_dim_}));
 }
 
 void LatentAttention::visit(Visitor& visitor) {
