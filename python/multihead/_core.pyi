@@ -867,7 +867,7 @@ class AttentionCapture:
 
     @property
     def entropy(self) -> Tensor | None:
-        """[B, H, Tq], in nats"""
+        """[B, H, Tq], in nats: of all probabilities, that of a sink among them"""
 
     @property
     def top_weights(self) -> Tensor | None:

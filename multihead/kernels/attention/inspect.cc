@@ -14,13 +14,13 @@ namespace multihead::kernels {
 namespace {
 
 template <class T>
-void summarise_row(const CaptureSummary& s, const std::vector<T>& weight, int64_t n, int64_t row,
+void summarise_row(const CaptureSummary& s, const ReferenceRow<T>& of, int64_t n, int64_t row,
                    std::vector<int64_t>& order) {
+  const auto& weight = of.score;
   if (s.entropy) {
-    double entropy = 0;
-    for (int64_t j = 0; j < n; ++j) {
-      if (weight[j] > 0) entropy -= double{weight[j]} * std::log(double{weight[j]});
-    }
+    const auto part = [](double p) { return p > 0 ? -p * std::log(p) : 0.0; };
+    double entropy = part(double{of.sink});
+    for (int64_t j = 0; j < n; ++j) entropy += part(double{weight[j]});
     static_cast<T*>(s.entropy)[row] = static_cast<T>(entropy);
   }
   if (s.top_k <= 0) return;
@@ -71,12 +71,13 @@ void summarise(const AttentionProblem& p, const ScoreTerms& t, const AttentionIn
     std::vector<double> mass(static_cast<size_t>(p.keys), 0.0);
     for (int64_t i = 0; i < p.queries; ++i) {
       int64_t n = 0;
+      row.sink = 0;
       if (i < p.query_count(b)) {
         n = reference_scores(p, t, in, b, h, i, ReferenceDerivative::none, row);
         to_probabilities(p, sinks, b, h, row);
       }
       for (int64_t j = 0; j < n; ++j) mass[j] += double{row.score[j]};
-      summarise_row(s, row.score, n, task * p.queries + i, order);
+      summarise_row(s, row, n, task * p.queries + i, order);
     }
     for (int64_t j = 0; s.key_mass && j < p.keys; ++j) {
       static_cast<T*>(s.key_mass)[task * p.keys + j] = static_cast<T>(mass[j]);

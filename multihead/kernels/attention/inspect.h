@@ -14,7 +14,7 @@ void attention_capture(const AttentionProblem&, const ScoreTerms&, const Attenti
                        int64_t weights_stride);
 
 /// Summaries of the probabilities without the [Tq, Tk] matrix; null pointers are not computed.
-/// Contiguous: key_mass [B, H, keys] (sum over queries), entropy [B, H, queries] (nats),
+/// Contiguous: key_mass [B, H, keys] (sum over queries), entropy [B, H, queries] (nats, with the sink's),
 /// top_weights and top_keys [B, H, queries, top_k] (largest first; absent keys: weight 0, key -1).
 struct CaptureSummary {
   void* key_mass = nullptr;

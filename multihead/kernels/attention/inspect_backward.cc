@@ -4,7 +4,7 @@
 // and the softmax turns that into ds = p · (dp - Σ p · dp):
 //   weights      dp = dw, after dropout dw / (1 - dropout_p) where kept; scores: ds = dw
 //   key mass     dp[j] = dmass[j] in every row
-//   entropy      dp[j] = -dentropy · (log p[j] + 1)
+//   entropy      dp[j] = -dentropy · (log p[j] + 1), the sink's probability likewise
 //   top weights  dp[top key] = dw
 #include <cmath>
 #include <vector>
@@ -42,9 +42,10 @@ class CaptureBackward {
     std::fill_n(row.d_probability.data(), n, T{0});
     if (from_.weights && from_.stage != CaptureStage::scores) add_weights(b, h, i, row);
     add_summaries((b * p_.heads + h) * p_.keys, index(b, h, i), n, row);
-    T delta = 0, keys = 0;
-    for (int64_t j = 0; j < n; ++j) delta += row.score[j] * row.d_probability[j], keys += row.score[j];
-    if (sinks) d_sink -= double{1 - keys} * double{delta};
+    const T of_sink = sink_gradient(index(b, h, i), row.sink);
+    T delta = row.sink * of_sink;
+    for (int64_t j = 0; j < n; ++j) delta += row.score[j] * row.d_probability[j];
+    d_sink += double{row.sink} * double{of_sink - delta};
     for (int64_t j = 0; j < n; ++j) row.d_probability[j] = row.score[j] * (row.d_probability[j] - delta);
     if (from_.weights && from_.stage == CaptureStage::scores) add_weights(b, h, i, row);
     return true;
@@ -76,6 +77,12 @@ class CaptureBackward {
     for (int64_t r = at * s.top_k; top && r < (at + 1) * s.top_k; ++r) {
       if (s.top_keys[r] >= 0) row.d_probability[s.top_keys[r]] += top[r];
     }
+  }
+
+  // dp of the sink, which counts in the entropy alone.
+  T sink_gradient(int64_t at, T sink) const {
+    const auto* entropy = static_cast<const T*>(from_.summary.entropy);
+    return entropy && sink > 0 ? -entropy[at] * (std::log(sink) + 1) : T{0};
   }
 
   const AttentionProblem& p_;

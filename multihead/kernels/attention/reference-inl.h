@@ -20,6 +20,7 @@ template <class T>
 struct ReferenceRow {
   std::vector<T> score, derivative, d_probability, raw;
   std::vector<uint8_t> keep;
+  T sink = 0;  // its probability, once to_probabilities() has run
 
   void resize(int64_t keys) {
     const auto n = static_cast<size_t>(std::max<int64_t>(keys, 1));

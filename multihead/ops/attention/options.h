@@ -47,7 +47,7 @@ struct AttentionCapture {
   // one.
   Tensor weights = {};      ///< [B, heads, query_rows, Tk]; excluded keys: score -inf, weight 0
   Tensor key_mass = {};     ///< [B, H, Tk]: sum over the queries of the probabilities
-  Tensor entropy = {};      ///< [B, H, Tq], in nats
+  Tensor entropy = {};      ///< [B, H, Tq], in nats; of all probabilities, the sink's among them
   Tensor top_weights = {};  ///< [B, H, Tq, top_k], largest first
   Tensor top_keys = {};     ///< i64, -1 where there are fewer keys
 };

@@ -59,8 +59,15 @@ Result run(const Inputs& in, F&& f) {
   return r;
 }
 
+// The output, or the entropy in its shape.
+Tensor result_of(const Tensor& out, const AttentionCapture* capture) {
+  if (capture == nullptr) return out;
+  return expand(reshape(capture->entropy, {2, kHeads, kQueries, 1}), out.shape());
+}
+
 // Keys and values get a row of zeros, and its scores are the sinks by way of the bias.
-Result with_extra_key(const Inputs& in, const Tensor& flags, double dropout_p = 0) {
+Result with_extra_key(const Inputs& in, const Tensor& flags, double dropout_p = 0,
+                      AttentionCapture* capture = nullptr) {
   return run(in, [&](const Inputs& x, Tensor* lse) {
     const Dtype dtype = x.query.dtype();
     const Tensor zeros = Tensor::zeros({2, kHeads, kQueries, kKeys}, dtype);
@@ -68,25 +75,30 @@ Result with_extra_key(const Inputs& in, const Tensor& flags, double dropout_p = 
         concat({zeros, expand(reshape(x.sinks, {1, kHeads, 1, 1}), {2, kHeads, kQueries, 1})}, 3);
     const Tensor all = Tensor::full({kQueries, 1}, 1, Dtype::boolean);
     Rng rng(77);
-    return attention(x.query, concat({x.key, Tensor::zeros({2, 3, 1, 8}, dtype)}, 2),
-                     concat({x.value, Tensor::zeros({2, 3, 1, 5}, dtype)}, 2),
-                     {.mask = keep(concat({flags, all}, 1)),
-                      .bias = bias,
-                      .dropout_p = static_cast<float>(dropout_p),
-                      .rng = &rng,
-                      .lse = lse});
+    const Tensor out = attention(x.query, concat({x.key, Tensor::zeros({2, 3, 1, 8}, dtype)}, 2),
+                                 concat({x.value, Tensor::zeros({2, 3, 1, 5}, dtype)}, 2),
+                                 {.mask = keep(concat({flags, all}, 1)),
+                                  .bias = bias,
+                                  .dropout_p = static_cast<float>(dropout_p),
+                                  .rng = &rng,
+                                  .capture = capture,
+                                  .lse = lse});
+    return result_of(out, capture);
   });
 }
 
-Result with_sinks(const Inputs& in, const Tensor& flags, double dropout_p = 0) {
+Result with_sinks(const Inputs& in, const Tensor& flags, double dropout_p = 0,
+                  AttentionCapture* capture = nullptr) {
   return run(in, [&](const Inputs& x, Tensor* lse) {
     Rng rng(77);
-    return attention(x.query, x.key, x.value,
-                     {.mask = keep(flags),
-                      .sinks = x.sinks,
-                      .dropout_p = static_cast<float>(dropout_p),
-                      .rng = &rng,
-                      .lse = lse});
+    const Tensor out = attention(x.query, x.key, x.value,
+                                 {.mask = keep(flags),
+                                  .sinks = x.sinks,
+                                  .dropout_p = static_cast<float>(dropout_p),
+                                  .rng = &rng,
+                                  .capture = capture,
+                                  .lse = lse});
+    return result_of(out, capture);
   });
 }
 
@@ -260,6 +272,21 @@ TEST(AttentionSinksTest, CapturedWeightsLackTheirShare) {
   for (int64_t h = 0; h < kHeads; ++h) {
     const double sink = std::exp(in.sinks.at({h}) - lse.at({0, h, 2}));
     EXPECT_NEAR(sums.at({0, h, 2}), 1 - sink, 1e-5);
+  }
+}
+
+// The entropy is that of the whole distribution, and so are its gradients.
+TEST(AttentionSinksTest, EntropyCountsThem) {
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32}) {
+    const Inputs in = make_inputs(dtype);
+    const double tolerance = dtype == Dtype::f64 ? 1e-12 : 2e-5;
+    AttentionCapture of_key{.want_weights = false, .want_entropy = true}, of_sink = of_key;
+    const Result expected = with_extra_key(in, make_flags(), 0, &of_key);
+    const Result got = with_sinks(in, make_flags(), 0, &of_sink);
+    expect_near(got.out, expected.out, tolerance, "entropy");
+    EXPECT_EQ(of_sink.entropy.at({1, 2, 4}), 0) << "a row without keys: the sink is certain";
+    for (const size_t n : {0U, 1U, 3U})
+      expect_near(got.gradients[n], expected.gradients[n], tolerance, "gradient");
   }
 }
 

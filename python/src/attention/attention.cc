@@ -74,7 +74,8 @@ void bind_capture(nb::module_& m) {
           "query_rows"_a = std::vector<int64_t>(), "key_mass"_a = false, "entropy"_a = false, "top_k"_a = 0)
       .def_prop_ro("weights", tensor(&C::weights), "[B, heads, query_rows, Tk]")
       .def_prop_ro("key_mass", tensor(&C::key_mass), "[B, H, Tk]")
-      .def_prop_ro("entropy", tensor(&C::entropy), "[B, H, Tq], in nats")
+      .def_prop_ro("entropy", tensor(&C::entropy),
+                   "[B, H, Tq], in nats: of all probabilities, that of a sink among them")
       .def_prop_ro("top_weights", tensor(&C::top_weights), "[B, H, Tq, top_k]")
       .def_prop_ro("top_keys", tensor(&C::top_keys), "int64, -1 where there are fewer keys")
       .def_ro("heads", &C::heads)
