@@ -22,7 +22,7 @@ constexpr auto enum_words(SinusoidLayout) {
   return std::to_array<std::string_view>({"interleaved", "halves", "tensor2tensor"});
 }
 
-/// Positions [start, start + length) as rows: [length, embed_dim], computed in f64.
+/// Positions [start, start + length) as rows: [length, embed_dim], computed in f64, then f32.
 Tensor sinusoidal_positions(int64_t length, int64_t embed_dim, int64_t start = 0,
                             SinusoidLayout layout = SinusoidLayout::interleaved, double base = 10000);
 

@@ -65,7 +65,7 @@ RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
 /// Rotates the first R dimensions of the first `heads` heads (default: all) and copies the rest.
 ///
 /// Shapes    x [B, T, N, D] (any strides, last axis contiguous), R <= D -> [B, T, N, D]
-/// Dtypes    f32, f64; bf16, f16: as f32, rounded once
+/// Dtypes    f32, f64 (angles as in f32, good to 6e-8); bf16, f16: as f32, rounded once
 /// Gradient  x
 /// Throws    ShapeError, DtypeError
 Tensor rotary(const Tensor& x, const RotaryTable& table, int64_t heads = -1);

@@ -571,7 +571,7 @@ class RotaryScaling:
     def __eq__(self, arg: RotaryScaling, /) -> bool: ...
 
 class RotaryTable:
-    """Cosines and sines of rotary angles."""
+    """Cosines and sines of rotary angles, float32: those of float64 queries are good to 6e-8, too."""
 
     def __init__(self, cos: ArrayLike, sin: ArrayLike, layout: str = 'halves') -> None: ...
 
@@ -769,7 +769,7 @@ def cast(x: ArrayLike, dtype: DTypeLike) -> Tensor:
 def masked_scores(scores: ArrayLike, valid_lens: ArrayLike, value: float = -1000000.0) -> Tensor:
     """
     scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on, in a new tensor. Not needed for attention:
-    mask=mh.lengths(valid_lens) excludes them.
+    mask=mh.lengths(valid_lens) excludes them. A length below 0 or above Tk is refused.
     """
 
 def masked_softmax(scores: ArrayLike, valid_lens: ArrayLike) -> Tensor:
@@ -1287,7 +1287,7 @@ def position_ids(batch: int, length: int, starts: ArrayLike = 0, limit: int | No
 
 def sinusoidal_positions(length: int, embed_dim: int, start: int = 0, layout: str = 'interleaved', base: float = 10000.0) -> Tensor:
     """
-    Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim].
+    Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim], float32.
     """
 
 class MultiHeadAttention:

@@ -89,3 +89,14 @@ def test_every_keyword_acts_or_is_refused(path):
         if isinstance(after, str):
             assert name in after, f"{path}: {name}: {after}"
         assert before != after, f"{path} ignores {name}"
+
+
+def test_a_center_without_a_table_is_refused():
+    rows = normal(T, H, D)
+    for call in (
+        *(call for _, call in FUNCTIONS.values()),
+        lambda **o: mh.attention_ragged(rows, rows, rows, [0, T], [0, T], **o),
+        lambda **o: mh.explain(*inputs(), **o),
+    ):
+        with pytest.raises(ValueError, match="relative_center is a row of relative_bias, relative_key or relative_value"):
+            call(relative_center=3)

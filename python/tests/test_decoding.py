@@ -235,6 +235,11 @@ def test_scores_with_valid_lengths_as_the_documents_have_them(rng):
     equal(mh.masked_softmax(np.full((1, 2, 3), np.nan, "f4"), [0]), np.zeros((1, 2, 3)))
     with pytest.raises(mh.ShapeError, match="valid_lens must be"):
         mh.masked_softmax(scores, [1, 2, 3])
+    for length in (-1, 6):
+        with pytest.raises(ValueError, match=f"valid_lens must be in .0, Tk=5., got {length}"):
+            mh.masked_softmax(scores, [5, length])
+        with pytest.raises(ValueError, match="masked_scores: valid_lens must be in"):
+            mh.masked_scores(scores, [5, length])
 
 
 def test_masks_of_other_systems_are_checked_where_they_are_used():

@@ -45,6 +45,10 @@ def test_fused_functions_are_their_parts(rng):
         mh.rotary_table(3, 8, scaling=mh.RotaryScaling(kind="yarn", factor=2.0))
     with pytest.raises(ValueError, match="'gelu'"):
         mh.activate(x, "tan")
+    with pytest.raises(mh.DtypeError, match="cos and sin must be f32, whatever they rotate, got f64 and f64"):
+        mh.RotaryTable(np.ones((1, 3, 2)), np.zeros((1, 3, 2)))
+    with pytest.raises(mh.ShapeError, match="RotaryTable: cos and sin must be .B or 1, T, R/2."):
+        mh.RotaryTable(np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
 
 
 def test_shapes_are_numpys(rng):

@@ -34,6 +34,10 @@ void BoundAttention::bind_numbers(const AttentionOptions& options, Dtype dtype) 
   MH_CHECK(fits, ValueError, who_, ": scale must be finite, got ", scale, " in ", arithmetic_dtype(dtype));
   MH_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, ValueError, who_,
            ": dropout_p must be in [0, 1], got ", options.dropout_p);
+  const bool has_table =
+      options.relative_bias.defined() || options.relative_key.defined() || options.relative_value.defined();
+  MH_CHECK(options.relative_center == -1 || has_table, ValueError, who_,
+           ": relative_center is a row of relative_bias, relative_key or relative_value; give one of them");
   problem_.scale = scale;
   problem_.empty_row = options.empty_row;
 }

@@ -87,6 +87,20 @@ TEST(AttentionErrorsTest, Shapes) {
       "key must be [B=2, Tk, Hkv, D=64] to match query [2, 8, 128, 64], got [2, 128, 64, 32]");
 }
 
+TEST(AttentionErrorsTest, ACenterWithoutATable) {
+  const std::string words = "relative_center is a row of relative_bias, relative_key or relative_value";
+  const AttentionOptions options = {.relative_center = 2};
+  const Tensor q = ones({1, 2, 3, 4}), rows = ones({3, 2, 4});
+  expect_error<ValueError>([&] { attention(q, q, q, options); }, "attention: " + words);
+  expect_error<ValueError>([&] { attention_composed(q, q, q, options); }, words);
+  expect_error<ValueError>([&] { attention_packed(ones({1, 3, 24}), {.num_heads = 2}, options); }, words);
+  expect_error<ValueError>(
+      [&] {
+        attention_ragged(rows, rows, rows, ints({0, 3}), ints({0, 3}), options);
+      },
+      words);
+}
+
 TEST(AttentionErrorsTest, Dtypes) {
   const Tensor q = ones({1, 1, 2, 4});
   expect_error<DtypeError>(

@@ -23,8 +23,9 @@ Tensor valid_keys(const char* who, const Tensor& scores, const Tensor& valid_len
   const auto lens = valid_lens.to_vector<int64_t>();
   Tensor valid = Tensor::zeros({batch, per_query ? queries : 1, keys}, Dtype::boolean);
   for (size_t row = 0; row < lens.size(); ++row) {
-    std::fill_n(valid.data<bool>() + static_cast<int64_t>(row) * keys,
-                std::clamp<int64_t>(lens[row], 0, keys), true);
+    MH_CHECK(lens[row] >= 0 && lens[row] <= keys, ValueError, who, ": valid_lens must be in [0, Tk=", keys,
+             "], got ", lens[row]);
+    std::fill_n(valid.data<bool>() + static_cast<int64_t>(row) * keys, lens[row], true);
   }
   return valid;
 }

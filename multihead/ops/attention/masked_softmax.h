@@ -11,7 +11,7 @@ namespace multihead {
 /// Shapes    scores [B, Tq, Tk], valid_lens i64 or i32 [B] or [B, Tq] -> [B, Tq, Tk]
 /// Dtypes    f32, f64
 /// Gradient  scores: 0 where they are replaced
-/// Throws    ShapeError, DtypeError
+/// Throws    ShapeError, DtypeError, ValueError (a length that is negative or above Tk)
 /// Source    masked_X of the lecture notes
 Tensor masked_scores(const Tensor& scores, const Tensor& valid_lens, double value = -1e6);
 

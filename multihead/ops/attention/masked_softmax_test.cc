@@ -22,7 +22,7 @@ TEST(MaskedSoftmaxTest, ScoresBehindTheLengthAreReplacedInANewTensor) {
   const Tensor x = Tensor::of<float>({2, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
   EXPECT_EQ(masked_scores(x, lens({2}, {1, 3})).to_vector<float>(),
             (Floats{1, -1e6, -1e6, 4, -1e6, -1e6, 7, 8, 9, 10, 11, 12}));
-  EXPECT_EQ(masked_scores(x, lens({2, 2}, {2, 0, -5, 9}), 0).to_vector<float>(),
+  EXPECT_EQ(masked_scores(x, lens({2, 2}, {2, 0, 0, 3}), 0).to_vector<float>(),
             (Floats{1, 2, 0, 0, 0, 0, 0, 0, 0, 10, 11, 12}));
   EXPECT_EQ(x.to_vector<float>()[1], 2);
   const Tensor transposed = Tensor::of<float>({2, 3, 2}, Floats(12, 1)).as_strided({2, 2, 3}, {6, 1, 2});
@@ -55,6 +55,10 @@ TEST(MaskedSoftmaxTest, ErrorsNameTheArgument) {
   EXPECT_THROW(masked_softmax(Tensor::zeros({3, 4}), lens({3}, {1, 1, 1})), ShapeError);
   EXPECT_THROW(masked_softmax(x, Tensor::ones({2})), DtypeError);
   EXPECT_THROW(masked_scores(Tensor::zeros({2, 3, 4}, Dtype::i64), lens({2}, {1, 1})), DtypeError);
+  for (const int64_t length : {-1, 5}) {
+    EXPECT_THROW(masked_scores(x, lens({2}, {1, length})), ValueError) << length;
+    EXPECT_THROW(masked_softmax(x, lens({2, 3}, {4, 0, 1, 2, 3, length})), ValueError) << length;
+  }
 }
 
 }  // namespace

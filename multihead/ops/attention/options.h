@@ -71,7 +71,7 @@ struct AttentionOptions {
   /// clamp(key position - query position + center, 0, span - 1)]): the values of Shaw et al. 2018. Not with
   /// EmptyRow::uniform.
   Tensor relative_value = {};
-  int64_t relative_center = -1;  ///< of all three tables; -1: (span - 1) / 2 of each
+  int64_t relative_center = -1;  ///< of all three tables, refused without any; -1: (span - 1) / 2 of each
   /// [H]: an additional score in every row's softmax that belongs to no key; its weight is discarded. Zeros
   /// are softmax with 1 added to the sum (add_zero_attn). The log-sum-exp counts it, so that of a row without
   /// any key is the sink.

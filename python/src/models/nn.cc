@@ -142,7 +142,7 @@ void bind_positions(nb::module_& m) {
       "[B, T] position ids: row b counts from starts[b], up to `limit`.");
   def_op(m, "sinusoidal_positions", &nn::sinusoidal_positions, "length"_a, "embed_dim"_a, "start"_a = 0,
          "layout"_a = "interleaved", "base"_a = 10000.0,
-         "Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim].");
+         "Positions start, start + 1, … as rows of sines and cosines: [length, embed_dim], float32.");
 }
 
 using Options = nn::MultiHeadAttentionOptions;

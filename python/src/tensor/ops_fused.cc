@@ -97,7 +97,8 @@ void bind_shape_functions(nb::module_& m) {
 void bind_masked_scores(nb::module_& m) {
   def_op(m, "masked_scores", &masked_scores, "scores"_a, "valid_lens"_a, "value"_a = -1e6,
          "scores [B, Tq, Tk] with `value` at keys from valid_lens [B] or [B, Tq] on, in a new tensor. Not "
-         "needed for attention:\nmask=mh.lengths(valid_lens) excludes them.");
+         "needed for attention:\nmask=mh.lengths(valid_lens) excludes them. A length below 0 or above Tk is "
+         "refused.");
   def_op(m, "masked_softmax", &masked_softmax, "scores"_a, "valid_lens"_a,
          "Softmax of scores [B, Tq, Tk] over the keys before valid_lens [B] or [B, Tq]; 0 beyond them, and "
          "everywhere if the\nlength is 0.");
