@@ -67,6 +67,16 @@ Tensor cached_tokens(const Tensor& cache, int64_t length) {
   return cache.as_strided({cache.size(0), length, cache.size(1), cache.size(3)}, {s[0], s[2], s[1], s[3]});
 }
 
+// The output projection head by head, with the point between.
+Tensor sum_of_results(const Linear& out_proj, const Tensor& z) {
+  MH_CHECK(out_proj.weight.defined(), ValueError,
+           "Points: result needs the f32 weights of the output projection, which are packed");
+  const Tensor by_head = reshape(out_proj.weight, {out_proj.out_features(), z.size(2), z.size(3)});
+  const Tensor products = matmul(transpose(z, 1, 2), permute(by_head, {1, 2, 0}));
+  const Tensor out = sum(point("result", transpose(products, 1, 2), kHeads), 2);
+  return out_proj.bias.defined() ? add(out, out_proj.bias) : out;
+}
+
 void check_input(const char* name, const Tensor& x, int64_t features) {
   MH_CHECK(x.rank() == 3 && x.size(2) == features, ShapeError, "MultiHeadAttention: ", name,
            " must be [B, T, ", features, "], got ", x.shape());
@@ -231,15 +241,12 @@ Tensor MultiHeadAttention::attend_heads(const Projected& heads, const AttentionC
 
 Tensor MultiHeadAttention::output(const Tensor& heads, const Tensor& residual) const {
   const Tensor z = point("z", heads, kHeads);
-  if (!detail::wants("result")) return out_proj(merge_heads(z), {.residual = residual});
-  MH_CHECK(out_proj.weight.defined(), ValueError,
-           "Points: result needs the f32 weights of the output projection, which are packed");
-  const int64_t embed = out_proj.out_features(), h = options_.num_heads, d = options_.value_head_dim;
-  const Tensor weight = permute(reshape(out_proj.weight, {embed, h, d}), {1, 2, 0});
-  const Tensor result = point("result", transpose(matmul(transpose(z, 1, 2), weight), 1, 2), kHeads);
-  Tensor out = sum(result, 2);
-  if (out_proj.bias.defined()) out = add(out, out_proj.bias);
-  return residual.defined() ? add(out, residual) : out;
+  if (detail::wants("result")) {
+    const Tensor out = sum_of_results(out_proj, z);
+    // What is only kept changes no bit of the output.
+    if (detail::is_edited("result")) return residual.defined() ? add(out, residual) : out;
+  }
+  return out_proj(merge_heads(z), {.residual = residual});
 }
 
 Tensor MultiHeadAttention::attend_ragged(const Projected& heads, const AttentionCall& call) const {

@@ -11,7 +11,11 @@ Tensor Norm::operator()(const Tensor& x, std::string_view name) const {
   if (!weight.defined()) return x;
   if (detail::looking() && !name.empty()) {
     const detail::PointPath in(name);
-    if (detail::wants("scale") || detail::wants("normalized")) return at_points(x);
+    if (detail::wants("scale") || detail::wants("normalized")) {
+      const Tensor y = at_points(x);
+      // What is only kept changes no bit of the result.
+      if (detail::is_edited("scale") || detail::is_edited("normalized")) return y;
+    }
   }
   return kind_ == NormKind::layer ? layer_norm(x, weight, bias, eps_) : rms_norm(x, factors(), eps_);
 }

@@ -18,6 +18,7 @@ namespace multihead::nn {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::SameBits;
 using ::testing::ThrowsMessage;
 
 constexpr int64_t kBatch = 2, kTokens = 7, kWidth = 24, kHeads = 4;
@@ -76,6 +77,28 @@ TEST_P(PointsTest, LookingChangesNoBit) {
   EXPECT_EQ(points.kept().at("self_attn.z").shape(), (Shape{kBatch, kTokens, kHeads, kWidth / kHeads}));
   EXPECT_EQ(values(points.kept().at("resid_pre")), values(x));
   EXPECT_NO_THROW(points.check());
+}
+
+// Also of f64, whose activation functions are not the vectors' of f32.
+TEST_P(PointsTest, NoKeptPointChangesABit) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    Rng own(3);
+    TransformerLayer wide(options_of(GetParam().block, GetParam().norm_first), own);
+    to(wide, dtype);
+    const Tensor x = input().to(dtype), y = wide(x, causal_call());
+    Points all;
+    all.keep("*");
+    {
+      const PointScope scope(all);
+      wide(x, causal_call());
+    }
+    for (const std::string& name : all.seen()) {
+      Points one;
+      one.keep(name);
+      const PointScope scope(one);
+      EXPECT_THAT(wide(x, causal_call()), SameBits(y)) << name << " in " << dtype;
+    }
+  }
 }
 
 TEST_P(PointsTest, TheStreamAddsUp) {

@@ -1,6 +1,5 @@
 // f64 products: the driver with the engine of f64.
 #include <algorithm>
-#include <cmath>
 
 #include "multihead/kernels/matmul/gemm.h"
 
@@ -13,29 +12,13 @@
 #define MULTIHEAD_KERNELS_MATMUL_GEMM_F64_ONCE
 namespace multihead::kernels {
 
-inline double activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::relu:
-      return std::max(x, 0.0);
-    case Activation::gelu:
-      return 0.5 * x * std::erfc(-x * M_SQRT1_2);
-    case Activation::gelu_tanh:
-      return 0.5 * x * (1 + std::tanh(M_2_SQRTPI * M_SQRT1_2 * (x + 0.044715 * x * x * x)));
-    case Activation::silu:
-      return x / (1 + std::exp(-x));
-    default:
-      return x;
-  }
-}
-
 // The epilogue of a row of C from `at` on: step by step, so that the compiler makes vectors of all but the functions.
 inline void FinishRow(const GemmArgs<double>& g, int64_t at, const double* bias, int64_t columns) {
   double* c = g.c + at;
   // Without a bias 0 is added: -0 becomes 0.
   for (int64_t j = 0; j < columns; ++j) c[j] += bias != nullptr ? bias[j] : 0.0;
   if (g.pre_activation != nullptr) std::copy_n(c, columns, g.pre_activation + at);
-  for (int64_t j = 0; j < columns && g.activation != Activation::none; ++j)
-    c[j] = activate(g.activation, c[j]);
+  if (g.activation != Activation::none) activate(g.activation, c, c, columns);
   for (int64_t j = 0; j < columns && g.factor != nullptr; ++j) c[j] *= g.factor[at + j];
   for (int64_t j = 0; j < columns && g.residual != nullptr; ++j) c[j] += g.residual[at + j];
 }
