@@ -36,6 +36,8 @@ bool is_asked_for(std::string_view name);
 inline bool wants(std::string_view name) { return looking() && is_asked_for(name); }
 /// The pairs excluded from the attention whose points are passed.
 Mask excluded();
+/// The attention at hand has no points: check() says so of requests for them.
+void note_headless();
 
 // Scores and patterns are made on demand and need more.
 /// Whether the point may be changed, or its gradient was requested.

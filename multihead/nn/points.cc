@@ -139,6 +139,7 @@ struct PointAccess {
     }
     return mask;
   }
+  static void note_headless() { active_points->headless_.insert(path); }
   template <class F>
   static void keep(const std::string& name, F&& make) {
     each(name, [&](const Points::Entry& entry) { active_points->kept_[name] = make(entry.part); });
@@ -180,9 +181,20 @@ Points& Points::exclude(const std::string& pattern, const Mask& mask) {
 
 Points::Points() : gradients_(std::make_shared<std::map<std::string, Tensor>>()) {}
 
+void Points::check_heads(const std::string& pattern) const {
+  for (const std::string& attention : headless_) {
+    for (const char* name : {"q", "k", "v", "rot_q", "rot_k", "scores", "pattern", "z", "result"}) {
+      MH_CHECK(!matches(pattern, attention + name), ValueError, "Points: ", quote(pattern),
+               " are values of heads; ", attention.substr(0, attention.size() - 1),
+               " is no multi-head attention (latent, or a class of its own) and has none");
+    }
+  }
+}
+
 void Points::check() const {
   for (const Entry& entry : entries_) {
     if (entry.met) continue;
+    check_heads(entry.pattern);
     std::string names;
     for (const std::string& name : seen_) {
       if (names.size() > 600) {
@@ -266,6 +278,10 @@ Tensor passed(std::string_view name, const Tensor& x, const PointAxes& axes) {
 bool is_asked_for(std::string_view name) { return PointAccess::wants(path + std::string(name)); }
 
 Mask excluded() { return looking() ? PointAccess::excluded() : Mask(); }
+
+void note_headless() {
+  if (looking()) PointAccess::note_headless();
+}
 
 int64_t PointPath::push(std::string_view part) {
   const auto before = static_cast<int64_t>(path.size());

@@ -90,11 +90,12 @@ class Points {
   Points& add(Entry entry);
   Tensor pass(const std::string& name, const Tensor& x, const detail::PointAxes& axes);
   Tensor watch(const std::string& name, const Tensor& x);
+  void check_heads(const std::string& pattern) const;
 
   std::vector<Entry> entries_;
   std::map<std::string, Tensor> kept_;
   std::shared_ptr<std::map<std::string, Tensor>> gradients_;
-  std::set<std::string> seen_;
+  std::set<std::string> seen_, headless_;  // the latter: attentions without points inside
 };
 
 /// Activates `points` on this thread while it is alive. The innermost scope applies.

@@ -64,6 +64,7 @@ struct TransformerLayer::Modules {
       if (!attention.scale) attention.scale = options().attention.scale;
       attention.dropout_p = static_cast<float>(options().attention.dropout_p);
       if (detail::looking()) attention.mask &= detail::excluded();
+      detail::note_headless();
       return drop(layer.own_attn(x, attention, call.update));
     }
     return drop(call.update.cache != nullptr ? layer.self_attn.decode(x, call.update, attention)

@@ -129,6 +129,26 @@ def test_what_cannot_take_it_says_so(tmp_path):
         mh.models.LanguageModel(delta.config, attention=mh.nn.Linear)
 
 
+@pytest.mark.parametrize("fields", [{}, {"latent_dim": 8, "rotary_fraction": 0.5}])
+def test_values_of_heads_are_refused_by_name(fields):
+    if fields:
+        config = mh.models.LanguageModelConfig(vocab_size=19, num_layers=2, num_heads=2, embed_dim=16, positions="rotary", **fields)
+        model = mh.models.LanguageModel(config, rng=mh.Rng(1))
+    else:
+        model = model_of("delta_rule")
+    x, named = tokens(2, 5), "values of heads; layers.0.self_attn is no multi-head attention"
+    for refused in (
+        lambda: mh.lens.ablate_heads(model, x, lambda logits: np.asarray(logits)[:, -1, 0]),
+        lambda: mh.lens.run_with_hooks(model, x, hooks=mh.lens.head_gates(np.ones((2, 2)))),
+        lambda: mh.lens.run_with_cache(model, x, points="layers.*.self_attn.pattern"),
+        lambda: mh.lens.head_scores(model, length=4, batch=1),
+    ):
+        with pytest.raises(ValueError, match=named):
+            refused()
+    with pytest.raises(ValueError, match='nothing is called "layers.9.self_attn.z"'):
+        mh.lens.run_with_cache(model, x, points="layers.9.self_attn.z")
+
+
 def test_results_are_checked():
     class Narrow(mh.nn.Attention):
         def __call__(self, x, call):
