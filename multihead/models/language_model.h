@@ -144,7 +144,7 @@ class LanguageModel {
   /// Features of sequences without padding, [N, embed_dim]; each has the same bits in any batch.
   Tensor features(const TokenRows& rows, Rng* rng = nullptr) const;
   /// The first from a layer on, whose resid_pre [B, T, embed_dim] is given; num_layers: the final norm alone.
-  /// Without state.
+  /// Without state. With post-norm, resid_pre is norm2 of the former layer's resid_post.
   Tensor features_from(int64_t layer, const Tensor& resid, const LanguageModelCall& call = {}) const;
   /// The output layer alone: features [..., embed_dim] -> [..., vocab_size].
   Tensor logits(const Tensor& features) const;

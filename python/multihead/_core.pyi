@@ -2004,7 +2004,8 @@ class LanguageModel:
 
     def features_from(self, layer: int, resid: ArrayLike, *, mask: Mask | None = None, rng: Rng | None = None) -> Tensor:
         """
-        features() starting at a layer, from its resid_pre [B, T, E]; num_layers: only the final norm.
+        features() starting at a layer, from its resid_pre [B, T, E] (with post-norm not the resid_post of the layer
+        before, which is not normed yet); num_layers: only the final norm.
         """
 
     def logits(self, features: ArrayLike) -> Tensor:

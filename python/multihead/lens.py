@@ -129,9 +129,10 @@ def _check_linear(model):
 def logit_lens(model: Any, tokens: ArrayLike, rows: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
     """Logits [L + 1, B, rows, V] as if the model ended before each layer (nostalgebraist 2020); last, its own."""
     layers = model.config.num_layers
-    names = [*(f"layers.{i}.resid_pre" for i in range(layers)), f"layers.{layers - 1}.resid_post"]
-    _, cache = run_with_cache(model.features, _tokens(tokens), points=names, rows=rows)
-    return np.stack([np.asarray(model.logits(model.features_from(layers, cache[name]))) for name in names])
+    last, cache = run_with_cache(model.features, _tokens(tokens), points="layers.*.resid_pre", rows=rows)
+    ends = [model.features_from(layers, cache[f"layers.{i}.resid_pre"]) for i in range(layers)]
+    ends.append(last if rows is None else np.asarray(last)[:, rows])
+    return np.stack([np.asarray(model.logits(features)) for features in ends])
 
 
 def direct_logit_attribution(model: Any, tokens: ArrayLike, target: int, *, against: int | None = None, row: int = -1) -> Any:

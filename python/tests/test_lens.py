@@ -89,6 +89,55 @@ def test_logit_lens_ends_with_the_logits(model, tokens):
     np.testing.assert_allclose(result[-1], np.asarray(model(tokens))[:, [-1, 3]], atol=1e-5)
 
 
+@pytest.fixture
+def post_norm():
+    config = mh.models.LanguageModelConfig(
+        vocab_size=50, context=32, num_layers=3, num_heads=4, embed_dim=32, init_std=0.3, norm_first=False
+    )
+    model = mh.models.LanguageModel(config, rng=mh.Rng(3))
+    rng = np.random.default_rng(1)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.detach().numpy()[...] += rng.normal(size=weight.shape) * 0.5
+    return model
+
+
+def test_post_norm_models_end_in_their_last_norm(post_norm, tokens):
+    result, logits = lens.logit_lens(post_norm, tokens), np.asarray(post_norm(tokens))
+    np.testing.assert_array_equal(result[-1], logits)
+    np.testing.assert_array_equal(lens.logit_lens(post_norm, tokens, rows=[-1])[-1], logits[:, -1:])
+    _, cache = lens.run_with_cache(post_norm, tokens, points=["layers.2.resid_pre", "layers.1.resid_post"])
+    np.testing.assert_array_equal(result[2], np.asarray(post_norm.logits(post_norm.final_norm(cache["layers.2.resid_pre"]))))
+    normed = post_norm.layers[1].norm2(cache["layers.1.resid_post"])
+    np.testing.assert_allclose(np.asarray(normed), cache["layers.2.resid_pre"], atol=1e-5)
+
+
+@pytest.mark.parametrize("point", ["resid_pre", "resid_mid", "resid_post"])
+def test_patching_is_that_of_hooks_with_post_norm(post_norm, tokens, point):
+    clean, corrupted = tokens[:1], tokens[1:2]
+    grid = lens.activation_patching(post_norm, clean, corrupted, difference, point=point)
+    _, ours = lens.run_with_cache(post_norm, clean, points=f"layers.*.{point}")
+    for layer, row in ((0, 3), (2, -1)):
+        name = f"layers.{layer}.{point}"
+
+        def patch(x, name):
+            x = x.copy()
+            x[:, row] = ours[name][:, row]
+            return x
+
+        expected = difference(lens.run_with_hooks(post_norm, corrupted, hooks=[(name, patch)]))
+        assert grid[layer, row] == pytest.approx(expected[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_kept_point_changes_a_bit(model, tokens, dtype):
+    model = model.to(dtype)
+    logits = np.asarray(model(tokens))
+    for name in lens.run_with_cache(model, tokens)[1]:
+        if not name.startswith(("layers.1", "layers.2")):
+            np.testing.assert_array_equal(np.asarray(lens.run_with_cache(model, tokens, points=name)[0]), logits, err_msg=name)
+
+
 @pytest.mark.parametrize("against", [None, 9])
 def test_attributions_sum_to_the_logit(model, tokens, against):
     parts = lens.direct_logit_attribution(model, tokens[0], 7, against=against, row=5)

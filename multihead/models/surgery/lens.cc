@@ -59,17 +59,18 @@ std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& mod
   check_one_sequence("logit_lens", tokens);
   const NoTape silent;
   nn::Points points;
-  points.keep("layers.*.resid_pre").keep("layers.*.resid_post");
+  points.keep("layers.*.resid_pre");
+  Tensor last;
   {
     const nn::PointScope scope(points);
-    model.features(tokens);
+    last = model.features(tokens);
   }
   const int64_t layers = model.config().num_layers, length = tokens.size(1);
   std::vector<std::vector<std::vector<Guess>>> result;
   for (int64_t i = 0; i <= layers; ++i) {
-    const std::string name =
-        i < layers ? concat("layers.", i, ".resid_pre") : concat("layers.", i - 1, ".resid_post");
-    const Tensor features = model.features_from(layers, points.kept().at(name));
+    const Tensor features =
+        i == layers ? last
+                    : model.features_from(layers, points.kept().at(concat("layers.", i, ".resid_pre")));
     std::vector<std::vector<Guess>>& rows = result.emplace_back();
     constexpr int64_t kRows = 32;  // at a time: logits of a whole text may be gigabytes
     for (int64_t t = 0; t < length; t += kRows) {

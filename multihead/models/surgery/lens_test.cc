@@ -14,10 +14,11 @@
 namespace multihead::models {
 namespace {
 
-LanguageModel model_of(bool llama) {
+LanguageModel model_of(bool llama, bool norm_first = true) {
   LanguageModelConfig c;
   c.vocab_size = 23, c.context = 40, c.num_layers = 3, c.num_heads = 4, c.embed_dim = 24, c.init_std = 0.4;
   if (llama) c.positions = Positions::rotary, c.norm = nn::NormKind::rms, c.gated = true, c.num_kv_heads = 2;
+  c.norm_first = norm_first;
   Rng rng(8);
   return {c, rng};
 }
@@ -52,6 +53,19 @@ TEST(LensTest, TheLastLayerSaysWhatTheModelSays) {
     EXPECT_EQ(last[0].probability, *std::max_element(p.begin(), p.end()));
     EXPECT_EQ(logit_lens(model, x, 1000).back().back().size(), 23U);
   }
+}
+
+// The stream after a post-norm layer is normed: the sum before that norm is none of the model's states.
+TEST(LensTest, PostNormModelsEndInTheirLastNorm) {
+  LanguageModel model = model_of(false, false);
+  Rng rng(2);
+  for (auto& layer : model.layers) fill_normal(layer.norm2.weight, 1, 0.5, rng.next());
+  const Tensor x = tokens(7);
+  const auto p = last_probabilities(model, x);
+  const auto guesses = logit_lens(model, x, 23);
+  ASSERT_EQ(guesses.back().back().size(), 23U);
+  for (const Guess& guess : guesses.back().back())
+    EXPECT_NEAR(guess.probability, p[static_cast<size_t>(guess.token)], 1e-6);
 }
 
 TEST(LensTest, AHeadIsWorthWhatItsAbsenceCosts) {
