@@ -139,6 +139,7 @@ bool is_word_character(int32_t c) {
       {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
   if (char_class(c) == CharClass::letter || contains(kEnclosed, c)) return true;
   const utf8proc_category_t category = utf8proc_category(c);
+  if (category == UTF8PROC_CATEGORY_CN) return contains(kNewMarks, c) || contains(kNewNumbers, c);
   return (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_NL) ||
          category == UTF8PROC_CATEGORY_PC;
 }

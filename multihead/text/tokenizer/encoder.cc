@@ -45,18 +45,19 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
 template <class OnText, class OnToken>
 void split_at_tokens(const Model& model, const TokenFinder& finder, std::string_view text, bool parse_special,
                      OnText&& on_text, OnToken&& on_token) {
-  size_t done = 0, from = 0;
+  size_t done = 0, from = 0, spaces_end = 0;
   TokenScan scan(finder, text, !parse_special);
   for (TokenScan::Found found = scan.next(0); found.token >= 0; found = scan.next(from)) {
     const AddedToken& token = model.added[static_cast<size_t>(found.token)];
     size_t begin = found.begin, end = found.begin + token.found.size();
     from = end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin = space_begin(text, done, begin);
-    if (token.rstrip) end = space_end(text, end);
+    if (token.lstrip) begin = std::max(done, space_begin(text, done, begin));
+    if (token.rstrip) end = spaces_end = end < spaces_end ? spaces_end : space_end(text, end);
     on_text(done, begin);
-    on_token(token.id, begin, end);
-    done = from = end;
+    // Tokens of white space that another one has swallowed are found all the same.
+    if (begin < end) on_token(token.id, begin, end);
+    done = end;
   }
   on_text(done, text.size());
 }
@@ -129,7 +130,7 @@ void Encoder::put(int32_t id, std::string_view text, bool is_added) {
   ids_.push_back(id);
   if (spans_ == nullptr) return;
   const auto begin = static_cast<size_t>(text.data() - base_);
-  spans_->push_back({begin, begin + text.size() - 1, is_added});
+  spans_->push_back({begin, begin + text.size() - 1});
   if (is_added) spell(text);
 }
 

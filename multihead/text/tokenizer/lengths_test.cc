@@ -57,6 +57,29 @@ TEST(LengthsTest, TextsArePaddedAsTheFileSays) {
   EXPECT_THROW(words_with("null", "null").pad(list), ValueError);
 }
 
+TEST(LengthsTest, PaddingIsCalledAsTheFileSays) {
+  const auto names = [](const std::string& pad) {
+    const std::string padding = R"({"strategy":{"Fixed":4},"pad_id":0,"pad_token":")" + pad + "\"}";
+    const Tokenizer tokenizer = words_with("null", padding.c_str());
+    return tokenizer.tokens(tokenizer.encoding("a", {.as_file = true}));
+  };
+  EXPECT_THAT(names("[PAD]"), ElementsAre("[CLS]", "a", "[SEP]", "[PAD]"));
+  EXPECT_THAT(names("<pad>"), ElementsAre("[CLS]", "a", "[SEP]", "<pad>"));
+}
+
+TEST(LengthsTest, TypesAreThoseOfTheTemplate) {
+  Json json = Json::parse(Tokenizer::train_wordpiece("a b c a b c", {.vocab_size = 20}).to_json());
+  json["post_processor"] = Json::parse(R"({"type":"TemplateProcessing","single":[
+      {"SpecialToken":{"id":"[CLS]","type_id":3}}, {"Sequence":{"id":"A","type_id":2}},
+      {"SpecialToken":{"id":"[SEP]","type_id":1}}],
+      "special_tokens":{"[CLS]":{"ids":[2]},"[SEP]":{"ids":[3]}}})");
+  const Tokenizer tokenizer = Tokenizer::from_json(json.dump());
+  EXPECT_THAT(tokenizer.encoding("a b").type_ids, ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(tokenizer.encoding("a b", {.add_template = false}).type_ids, ElementsAre(2, 2));
+  EXPECT_THAT(tokenizer.encode("a b", {.end = 3}), ElementsAre(2, 5, 6, 3));
+  EXPECT_THAT(tokenizer.encode("a", {.end = 2}), ElementsAre(2, 5, 3, 2));
+}
+
 TEST(LengthsTest, WhatIsNotKnownIsRefusedByName) {
   const auto error_with = [](const char* truncation, const char* padding) -> std::string {
     try {

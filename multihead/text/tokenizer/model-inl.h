@@ -59,11 +59,12 @@ struct Tokenizer::Model {
   std::vector<std::string> tokens;  // by id, as in tokenizer.json
   std::vector<AddedToken> added;
   SpecialTokens special;
-  std::vector<int32_t> prefix, suffix;  // the template around a text
-  std::vector<TemplateItem> pair;       // the template of two
+  std::vector<TemplateItem> single = {{.text = 0}};  // the template around a text
+  std::vector<TemplateItem> pair;                    // the template of two
   std::optional<Truncation> truncation;
   std::optional<Padding> padding;
-  std::string source;  // the file this was read from, written back unchanged
+  std::string padding_name = {};  // what tokens() calls it, if not as its id
+  std::string source;             // the file this was read from, written back unchanged
   std::string chat_template = {};
 
   std::vector<NormalStep> steps;  // what is done to a text before anything else

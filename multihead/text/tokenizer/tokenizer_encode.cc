@@ -58,23 +58,12 @@ size_t count_last_spaces(std::string_view text) {
   return count;
 }
 
-// White space at the ends of a token of byte-level BPE, whose symbols for it are others.
-std::string spaces_of(const Model& model, std::string_view text, const TokenSpan& span, int32_t id) {
-  if (span.is_added) return std::string(text);
+// As the ByteLevel post-processor does it: a character of the text for each of the token's name.
+void trim(std::string_view text, std::string_view name, bool trims_prefix, bool is_first, Offsets& offsets) {
   Rewritten token(false);
-  replace_all(model.tokens[static_cast<size_t>(id)], "\xC4\xA0", " ", token);  // the symbol of a space
-  return token.text;
-}
-
-// As the ByteLevel post-processor does it: character by character.
-void trim(const Model& model, std::string_view text, const TokenSpan& span, int32_t id, bool is_first,
-          Offsets& offsets) {
-  const std::string_view lies = offsets.end > offsets.begin
-                                    ? text.substr(offsets.begin, offsets.end - offsets.begin)
-                                    : text.substr(0, 0);
-  const std::string token = spaces_of(model, lies, span, id);
-  size_t front = count_spaces(token), back = count_last_spaces(token);
-  if (front == 1 && model.trims_prefix && (is_first || offsets.begin == 0)) front = 0;
+  replace_all(name, "\xC4\xA0", " ", token);  // the symbol of a space
+  size_t front = count_spaces(token.text), back = count_last_spaces(token.text);
+  if (front == 1 && trims_prefix && (is_first || offsets.begin == 0)) front = 0;
   for (; front > 0 && offsets.begin < offsets.end; --front)
     offsets.begin += static_cast<size_t>(decode_utf8(text, offsets.begin).length);
   for (; back > 0 && offsets.end > offsets.begin; --back)
@@ -110,11 +99,20 @@ Part encoded(const Model& model, std::string_view text, bool parse_special, bool
   part.offsets.reserve(spans.size());
   for (size_t i = 0; i < spans.size(); ++i) {
     Offsets offsets = {character_at(text, spans[i].first).first, character_at(text, spans[i].last).second};
-    if (model.trims_offsets) trim(model, text, spans[i], part.ids[i], i == 0, offsets);
     part.offsets.push_back(offsets);
     part.spelling.push_back(spans[i].spelling);
   }
   return part;
+}
+
+// After cut(), which decides what a text's first token is.
+void trim(const Model& model, std::string_view text, Part& part) {
+  for (size_t i = 0; model.trims_offsets && i < part.offsets.size(); ++i) {
+    const int32_t place = part.spelling[i];
+    const std::string& name = place < 0 ? model.tokens[static_cast<size_t>(part.ids[i])]
+                                        : part.spellings[static_cast<size_t>(place)];
+    trim(text, name, model.trims_prefix, i == 0, part.offsets[i]);
+  }
 }
 
 // The sizes to which two texts are cut to fit `room` ids: the longer one is cut first.
@@ -153,7 +151,9 @@ void cut(std::span<Part> parts, const Model& model, const EncodeOptions& options
   parts[target].shorten(parts[target].ids.size() - excess, how.from_left);
 }
 
-void pad_to(Encoding& encoding, size_t length, const Padding& padding) {
+void pad_to(Encoding& encoding, size_t length, const Model& model) {
+  const Padding& padding = *model.padding;
+  const std::string& name = model.padding_name;
   const size_t size = encoding.ids.size();
   if (encoding.attention_mask.empty()) encoding.attention_mask.assign(size, 1);
   if (length <= size) return;
@@ -163,7 +163,8 @@ void pad_to(Encoding& encoding, size_t length, const Padding& padding) {
   grow(encoding.type_ids, padding.type_id);
   grow(encoding.offsets, Offsets());
   grow(encoding.sequence_ids, -1);
-  grow(encoding.spelling, -1);
+  grow(encoding.spelling, name.empty() ? -1 : static_cast<int32_t>(encoding.spellings.size()));
+  if (!name.empty()) encoding.spellings.push_back(name);
   grow(encoding.attention_mask, 0);
   grow(encoding.ids, padding.id);
 }
@@ -175,21 +176,18 @@ size_t padded_length(size_t longest, const Padding& padding) {
 
 Encoding padded(Encoding encoding, const Model& model, const EncodeOptions& options) {
   if (options.as_file && model.padding)
-    pad_to(encoding, padded_length(encoding.ids.size(), *model.padding), *model.padding);
+    pad_to(encoding, padded_length(encoding.ids.size(), *model.padding), model);
   return encoding;
 }
 
 // The template of one text, as far as the options request it.
 std::vector<TemplateItem> items_of(const Model& model, const EncodeOptions& options) {
-  std::vector<TemplateItem> items;
-  const bool is_asked = options.add_template;
-  for (const int32_t id : model.prefix)
-    if (is_asked) items.push_back({.id = id});
-  items.push_back({.text = 0});
-  for (const int32_t id : model.suffix)
-    if (is_asked) items.push_back({.id = id});
-  const bool ends = is_asked && options.end && std::ranges::count(model.suffix, *options.end) > 0;
-  if (options.end && !ends) items.push_back({.id = *options.end});
+  std::vector<TemplateItem> items = model.single;
+  if (!options.add_template) std::erase_if(items, [](const TemplateItem& item) { return item.text < 0; });
+  if (!options.end) return items;
+  const auto text = std::ranges::find(items, 0, &TemplateItem::text);
+  const bool ends = std::ranges::count(text, items.end(), *options.end, &TemplateItem::id) > 0;
+  if (!ends) items.push_back({.id = *options.end, .type_id = text->type_id});
   return items;
 }
 
@@ -251,13 +249,14 @@ void Tokenizer::pad(std::span<Encoding> batch) const {
   MH_CHECK(model_->padding.has_value(), ValueError, "tokenizer: tokenizer.json has no padding");
   size_t longest = 0;
   for (const Encoding& one : batch) longest = std::max(longest, one.ids.size());
-  for (Encoding& one : batch) pad_to(one, padded_length(longest, *model_->padding), *model_->padding);
+  for (Encoding& one : batch) pad_to(one, padded_length(longest, *model_->padding), *model_);
 }
 
 Encoding Tokenizer::single(std::string_view text, const EncodeOptions& options, bool with_offsets) const {
   const std::vector<TemplateItem> items = items_of(*model_, options);
   Part part = encoded(*model_, text, options.parse_special, with_offsets);
   cut({&part, 1}, *model_, options, items.size() - 1);
+  trim(*model_, text, part);
   return padded(joined(items, {&part, 1}, with_offsets), *model_, options);
 }
 
@@ -288,6 +287,7 @@ Encoding Tokenizer::both(std::string_view first, std::string_view second, const 
   const auto around = static_cast<size_t>(
       std::count_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text < 0; }));
   cut(parts, *model_, options, around);
+  trim(*model_, first, parts[0]), trim(*model_, second, parts[1]);
   return padded(joined(items, parts, with_offsets), *model_, options);
 }
 

@@ -81,7 +81,6 @@ struct Merge {
 /// The bytes of a text that a token stands for: its first and its last one.
 struct TokenSpan {
   size_t first, last;
-  bool is_added = false;  ///< found in the text as such, with the white space that it swallows
   int32_t spelling = -1;  ///< its place among the spellings, if it is not called what its id is
 };
 

@@ -78,6 +78,9 @@ TEST(UnicodeTest, ClassesAndUtf8) {
   EXPECT_EQ(char_class('\v'), CharClass::space);
   EXPECT_EQ(char_class(0x1C), CharClass::other);  // a separator that Python's isspace takes and \s does not
   EXPECT_EQ(char_class(0x200B), CharClass::other);
+  // Assigned since Unicode 15: a mark, a digit, a mark and a symbol.
+  EXPECT_TRUE(is_word_character(0x897) && is_word_character(0x10D40) && is_word_character(0x1E5EE));
+  EXPECT_FALSE(is_word_character(0x1CC00));
   EXPECT_EQ(char_class(0x3000), CharClass::space);
   EXPECT_EQ(char_class(0x2167), CharClass::number);   // VIII
   EXPECT_EQ(char_class(0x301), CharClass::other);     // combining acute

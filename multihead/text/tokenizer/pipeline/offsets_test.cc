@@ -15,6 +15,7 @@ namespace multihead::text {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Pair;
 
 // Made by tools/goldens/tokenizer_offsets.py.
 const Json& golden() {
@@ -80,6 +81,43 @@ TEST(OffsetsTest, TokensOfRepeatedWordsLieWhereTheyAre) {
     end = span.end;
   }
   EXPECT_EQ(end, text.size());
+}
+
+// Of the pieces a and b.
+Tokenizer trimming_unigram() {
+  return Tokenizer::from_json(R"({"model": {"type": "Unigram", "unk_id": 0,
+      "vocab": [["<unk>", 0], ["a", -1], [" b", -1], [" ", -2]]},
+      "truncation": {"direction": "Left", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
+      "post_processor": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true}})");
+}
+
+TEST(OffsetsTest, UnknownTokensAreTrimmedToo) {
+  const Tokenizer unigram = trimming_unigram();
+  for (const std::string space : {"\u0085", "\u00A0", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"}) {
+    EXPECT_THAT(unigram.encoding("a!" + space).offsets, ElementsAre(Offsets{0, 1}, Offsets{1, 2}));
+  }
+}
+
+TEST(OffsetsTest, TheFirstTokenThatIsLeftKeepsItsSpace) {
+  const Tokenizer unigram = trimming_unigram();
+  EXPECT_THAT(unigram.encoding("a ba").offsets, ElementsAre(Offsets{0, 1}, Offsets{2, 3}, Offsets{3, 4}));
+  EXPECT_THAT(unigram.encoding("a ba", {.as_file = true}).offsets, ElementsAre(Offsets{1, 3}, Offsets{3, 4}));
+}
+
+TEST(OffsetsTest, AddedTokensOfWhiteSpaceAreFoundWhereOthersSwallowedIt) {
+  const auto ids = [](const char* strips, const char* text) {
+    Json json = Json::parse(Tokenizer::train_wordpiece("a b a b", {.vocab_size = 9}).to_json());
+    json["added_tokens"].push_back(Json::parse(
+        concat(R"({"id": 9, "content": " ", "special": false, "single_word": false, "normalized": false,)",
+               strips, "}")));
+    const Encoding encoding = Tokenizer::from_json(json.dump()).encoding(text, {.add_template = false});
+    return std::pair(encoding.ids, encoding.offsets);
+  };
+  EXPECT_THAT(
+      ids(R"("lstrip": false, "rstrip": true)", "a  \nb"),
+      Pair(ElementsAre(5, 9, 9, 6), ElementsAre(Offsets{0, 1}, Offsets{1, 4}, Offsets{2, 4}, Offsets{4, 5})));
+  EXPECT_THAT(ids(R"("lstrip": true, "rstrip": true)", "a  b"),
+              Pair(ElementsAre(5, 9, 6), ElementsAre(Offsets{0, 1}, Offsets{1, 3}, Offsets{3, 4})));
 }
 
 TEST(OffsetsTest, NormalFormsAreTheSameWithAndWithout) {

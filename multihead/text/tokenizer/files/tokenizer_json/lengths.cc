@@ -59,7 +59,12 @@ Padding read_padding(const Reader& in, const Json& given) {
 void read_lengths(Reader& in) {
   if (const Json* given = Reader::find(in.root, "truncation"))
     in.model.truncation = read_truncation(in, *given);
-  if (const Json* given = Reader::find(in.root, "padding")) in.model.padding = read_padding(in, *given);
+  const Json* const given = Reader::find(in.root, "padding");
+  if (given == nullptr) return;
+  in.model.padding = read_padding(in, *given);
+  const Json& name = Reader::member(*given, "pad_token");
+  if (name.is_string() && name != in.model.tokens[static_cast<size_t>(in.model.padding->id)])
+    in.model.padding_name = name.as_string();
 }
 
 }  // namespace multihead::text::tokenizer_json

@@ -19,17 +19,15 @@ std::vector<int32_t> template_ids(Reader& in, const Json& post, const Json& item
   for (const Json& id : in.array(token, "ids", "post_processor.special_tokens.ids").items())
     ids.push_back(in.known_id(id, "post_processor.special_tokens.ids"));
   // Each item may stand for many ids: written out, they must not be more than the file has bytes.
-  if (in.model.prefix.size() + in.model.suffix.size() + in.model.pair.size() + ids.size() >
-      in.model.source.size())
+  if (in.model.single.size() + in.model.pair.size() + ids.size() > in.model.source.size())
     in.fail(where, ": its tokens expand to more ids than the file has bytes");
   return ids;
 }
 
-void read_pair_template(Reader& in, const Json& post, const std::string& where) {
-  const Json* items = Reader::find(post, "pair");
-  if (items == nullptr) return;
-  if (!items->is_array()) in.wrong(where, "an array", *items);
-  for (const Json& item : items->items()) {
+// `add(item)` of each text and id of a template.
+template <class Add>
+void read_items(Reader& in, const Json& post, const Json& items, const std::string& where, const Add& add) {
+  for (const Json& item : items.items()) {
     const bool is_text = item.is_object() && item.contains("Sequence");
     const char* key = is_text ? "Sequence" : "SpecialToken";
     const Json& part = in.object(item, key, where);
@@ -39,28 +37,35 @@ void read_pair_template(Reader& in, const Json& post, const std::string& where) 
       const std::string which = in.string(part, "id", where + ".Sequence.id");
       if (which != "A" && which != "B")
         in.fail(where, ".Sequence.id must be \"A\" or \"B\", got ", quote(which));
-      in.model.pair.push_back({.text = which == "B" ? 1 : 0, .type_id = type_id});
+      add({.text = which == "B" ? 1 : 0, .type_id = type_id});
     } else {
-      for (const int32_t id : template_ids(in, post, item, where))
-        in.model.pair.push_back({.id = id, .type_id = type_id});
+      for (const int32_t id : template_ids(in, post, item, where)) add({.id = id, .type_id = type_id});
     }
   }
 }
 
 void read_template(Reader& in, const Json& post, const std::string& where) {
-  if (!in.model.prefix.empty() || !in.model.suffix.empty()) in.unsupported(where, "a second template");
-  bool behind = false;
-  for (const Json& item : in.array(post, "single", where + ".single").items()) {
-    if (item.is_object() && item.contains("Sequence")) {
-      if (behind) in.unsupported(where + ".single", "the text twice");
-      behind = true;
-      continue;
-    }
-    for (const int32_t id : template_ids(in, post, item, where + ".single"))
-      (behind ? in.model.suffix : in.model.prefix).push_back(id);
-  }
-  if (!behind) in.fail(where, ".single has no place for the text");
-  read_pair_template(in, post, where + ".pair");
+  std::vector<TemplateItem>& single = in.model.single;
+  if (single.size() > 1) in.unsupported(where, "a second template");
+  single.clear();
+  bool has_text = false;
+  read_items(in, post, in.array(post, "single", where + ".single"), where + ".single",
+             [&](TemplateItem item) {
+               if (item.text >= 0 && has_text) in.unsupported(where + ".single", "the text twice");
+               has_text = has_text || item.text >= 0;
+               if (item.text >= 0) item.text = 0;  // whatever it is called
+               single.push_back(item);
+             });
+  if (!has_text) in.fail(where, ".single has no place for the text");
+  const Json* const pair = Reader::find(post, "pair");
+  if (pair == nullptr) return;
+  if (!pair->is_array()) in.wrong(where + ".pair", "an array", *pair);
+  read_items(in, post, *pair, where + ".pair", [&](TemplateItem item) { in.model.pair.push_back(item); });
+}
+
+void surround(std::vector<TemplateItem>& items, int32_t cls, int32_t sep) {
+  items.insert(items.begin(), {.id = cls});
+  items.push_back({.id = sep});
 }
 
 void read_processor(Reader& in, const Json& post, const std::string& where) {
@@ -83,11 +88,11 @@ void read_processor(Reader& in, const Json& post, const std::string& where) {
   } else if (type == "RobertaProcessing") {
     // <s> a </s></s> b </s>
     const int32_t cls = pair_id(in, post, "cls", where), sep = pair_id(in, post, "sep", where);
-    in.model.prefix.push_back(cls), in.model.suffix.push_back(sep);
+    surround(in.model.single, cls, sep);
     in.model.pair = {{.id = cls}, {.text = 0}, {.id = sep}, {.id = sep}, {.text = 1}, {.id = sep}};
   } else if (type == "BertProcessing") {
     const int32_t cls = pair_id(in, post, "cls", where), sep = pair_id(in, post, "sep", where);
-    in.model.prefix.push_back(cls), in.model.suffix.push_back(sep);
+    surround(in.model.single, cls, sep);
     in.model.pair = {
         {.id = cls}, {.text = 0}, {.id = sep}, {.text = 1, .type_id = 1}, {.id = sep, .type_id = 1}};
   } else {
