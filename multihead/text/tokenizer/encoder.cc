@@ -71,6 +71,7 @@ bool needs_place(const CutStep& step) {
 void Encoder::text(std::string_view text, bool parse_special) {
   given_ = text;
   base_ = text.data();
+  parse_special = parse_special && !model_.splits_special;
   split_at_tokens(
       model_, model_.given_tokens, text, parse_special,
       [&](size_t begin, size_t end) {

@@ -66,6 +66,9 @@ struct Tokenizer::Model {
   std::string padding_name = {};  // what tokens() calls it, if not as its id
   std::string source;             // the file this was read from, written back unchanged
   std::string chat_template = {};
+  // Of tokenizer_config.json.
+  bool splits_special = false;  // special tokens are not looked for in texts
+  bool cleans_up = false;       // decode() leaves out spaces before punctuation
 
   std::vector<NormalStep> steps;  // what is done to a text before anything else
   std::vector<CutStep> cuts;      // how it is cut into the pieces that become tokens

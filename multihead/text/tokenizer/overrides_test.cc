@@ -120,6 +120,83 @@ TEST(OverridesTest, TokensThatOnlyTheConfigNamesFollowTheVocabulary) {
   EXPECT_EQ(by_id.id("<b>"), size + 1);
 }
 
+TEST(OverridesTest, TemplatesHaveTheTokensOfTheConfig) {
+  const std::string of = R"({"tokenizer_class": "BertTokenizer", "do_lower_case": true)";
+  EXPECT_THAT(bert_ids(true, of + R"(, "cls_token": "the"})"), ElementsAre(5, 5, 7, 10, 11, 12, 3));
+  EXPECT_THAT(bert_ids(true, of + R"(, "sep_token": {"content": "[new]"}})"),
+              ElementsAre(2, 5, 7, 10, 11, 12, 14));
+  EXPECT_THAT(bert_ids(true, of + R"(, "cls_token": ""})"), ElementsAre(2, 5, 7, 10, 11, 12, 3));
+  EXPECT_THAT(bert_ids(true, R"({"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "the"})"),
+              ElementsAre(2, 5, 7, 10, 11, 12, 3));
+  Json json = Json::parse(Tokenizer::train_bpe("it is it is", {.vocab_size = 262}).to_json());
+  json["post_processor"] = Json::parse(R"({"type": "RobertaProcessing", "cls": ["!", 1], "sep": ["\"", 2]})");
+  const Tokenizer roberta =
+      loaded({{"tokenizer.json", json.dump()},
+              {"tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer", "cls_token": "#"})"}});
+  EXPECT_THAT(roberta.encode(""), ElementsAre(roberta.id("#"), 2));
+}
+
+TEST(OverridesTest, TokensNamedInAnObjectAreSpecialToo) {
+  const std::string json = Tokenizer::train_bpe("it is it is", {.vocab_size = 262}).to_json();
+  const Tokenizer t =
+      loaded({{"tokenizer.json", json},
+              {"tokenizer_config.json", R"({"extra_special_tokens": {"image_token": "<image>"}})"}});
+  ASSERT_TRUE(t.id("<image>"));
+  EXPECT_TRUE(t.is_special(*t.id("<image>")));
+}
+
+TEST(OverridesTest, SpecialTokensAreSplitAndSpacesCleanedUpOnRequest) {
+  const auto with = [&](const char* config) {
+    return loaded({{"tokenizer.json", bert_json(true)}, {"tokenizer_config.json", config}});
+  };
+  const Tokenizer plain = with("{}"), split = with(R"({"split_special_tokens": true})");
+  EXPECT_THAT(plain.encode("[SEP]", {.parse_special = true}), ElementsAre(2, 3, 3));
+  EXPECT_THAT(split.encode("[SEP]", {.parse_special = true}), ElementsAre(2, 1, 1, 1, 3));
+  EXPECT_NE(plain.fingerprint(), split.fingerprint());
+  const Tokenizer again = Tokenizer::from_contents(split.to_json(), split.config_json());
+  EXPECT_EQ(again.encode("[SEP]", {.parse_special = true}).size(), 5u);
+
+  const std::string words = std::string(kWords) + "'\ns\n.\ndo\nnot\n";
+  const auto decoded = [&](const char* config) {
+    const Tokenizer t = loaded({{"vocab.txt", words}, {"tokenizer_config.json", config}});
+    return t.decode(t.encode("the cat's do not."), {.skip_special = true});
+  };
+  EXPECT_EQ(decoded("{}"), "the cat ' s do not.");
+  EXPECT_EQ(decoded(R"({"clean_up_tokenization_spaces": true})"), "the cat's do not.");
+}
+
+TEST(OverridesTest, BpeIsCleanedUpOnlyWhereTheConfigInsists) {
+  const std::string json = Tokenizer::train_bpe("it is it is", {.vocab_size = 262}).to_json();
+  const auto decoded = [&](const std::string& more) {
+    const std::string config = R"({"clean_up_tokenization_spaces": true)" + more + "}";
+    const Tokenizer t = loaded({{"tokenizer.json", json}, {"tokenizer_config.json", config}});
+    return t.decode(t.encode("a ."));
+  };
+  EXPECT_EQ(decoded(""), "a .");
+  EXPECT_EQ(decoded(R"(, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": true)"),
+            "a.");
+}
+
+TEST(OverridesTest, LlamasPrefixIsThatOfTheConfig) {
+  const std::string json = R"({"model": {"type": "BPE", "byte_fallback": true, "vocab": {"<unk>": 0, "▁": 1,
+      "a": 2}, "merges": [], "unk_token": "<unk>"}, "normalizer": {"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+      "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}})";
+  const auto with = [&](const char* config, const char* type = "llama") {
+    return loaded({{"tokenizer.json", json},
+                   {"tokenizer_config.json", config},
+                   {"config.json", R"({"model_type": ")" + std::string(type) + "\"}"}});
+  };
+  constexpr const char* kNone = R"({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": false})";
+  EXPECT_THAT(with(R"({"tokenizer_class": "LlamaTokenizer"})").encode("a a"), ElementsAre(1, 2, 1, 2));
+  EXPECT_THAT(with(kNone).encode("a a"), ElementsAre(2, 1, 2));
+  EXPECT_EQ(with(kNone).decode(std::vector<int32_t>{1, 2}), " a");
+  EXPECT_THAT(with(kNone, "phi3").encode("a a"), ElementsAre(1, 2, 1, 2));
+}
+
 std::vector<int32_t> word_ids(const std::string& words, const std::string& config = "{}") {
   return loaded({{"vocab.txt", words}, {"tokenizer_config.json", config}}).encode("the cat x");
 }

@@ -213,6 +213,7 @@ uint64_t Tokenizer::fingerprint() const {
   for (const std::string& token : m.tokens) hash = hash_bytes(hash_number(hash, std::ssize(token)), token);
   for (const AddedToken& a : m.added)
     hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
+  if (m.splits_special) hash = hash_number(hash, 1);
   // Later options count only where they are used, so that older fingerprints hold: those of GPT-2's splitting, and
   // of merges in the order of the tokens that they make.
   if (m.kind == Kind::bpe) hash = hash_cuts_and_merges(hash, m);

@@ -13,12 +13,13 @@ void replace_each(std::string& text, std::string_view from, std::string_view to)
   text = std::move(out.text);
 }
 
-// As Hugging Face's tokenizers do it.
-void tidy(std::string& text) {
+// As Hugging Face's tokenizers do it; transformers' cleaning up leaves "do not" as it is.
+void tidy(std::string& text, bool contracts_not = true) {
   constexpr std::pair<std::string_view, std::string_view> kTidied[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [spaced, with] : kTidied) replace_each(text, spaced, with);
+  for (const auto& [spaced, with] : kTidied)
+    if (contracts_not || spaced != " do not") replace_each(text, spaced, with);
 }
 
 void strip(const DecodeStep& step, std::string& text) {
@@ -100,6 +101,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions&
     const bool is_at_front = step.kind == DecodeStep::Kind::strip && options.continued;
     if (!is_at_front) apply(step, true, true, out);
   }
+  if (model.cleans_up) tidy(out, false);
   return out;
 }
 

@@ -17,6 +17,16 @@ namespace {
 using Model = Tokenizer::Model;
 using tokenizer_json::Reader;
 
+void read_flags(const Json& config, Model& model) {
+  const auto is_set = [&](const char* key) { return Reader::member(config, key) == Json(true); };
+  const bool is_bpe = model.kind == Tokenizer::Kind::bpe || model.kind == Tokenizer::Kind::character_bpe;
+  model.splits_special = is_set("split_special_tokens");
+  // As transformers 5 does, which would not take spaces from texts of BPE otherwise.
+  model.cleans_up =
+      is_set("clean_up_tokenization_spaces") &&
+      (!is_bpe || is_set("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"));
+}
+
 // Roles: tokenizer_config.json gives each as a string or as {"content": string}.
 void read_config(std::string_view json, Model& model, const std::string& file) {
   const Json config = Json::parse(json, file);
@@ -32,6 +42,7 @@ void read_config(std::string_view json, Model& model, const std::string& file) {
              " is not a token of tokenizer.json");
   }
   model.special = special;
+  read_flags(config, model);
   model.chat_template = chat_template_of(config, file);
 }
 

@@ -79,7 +79,10 @@ std::string Tokenizer::config_json() const {
     if (const std::string& token = model_->special.*role; !token.empty()) config[key] = token;
   }
   if (!model_->chat_template.empty()) config["chat_template"] = model_->chat_template;
-  config["clean_up_tokenization_spaces"] = false;
+  config["clean_up_tokenization_spaces"] = model_->cleans_up;
+  if (model_->cleans_up)
+    config["clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"] = true;
+  if (model_->splits_special) config["split_special_tokens"] = true;
   return config.dump(2) + "\n";
 }
 

@@ -23,7 +23,7 @@ constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Long
                                       "gpt_neox", "gpt_neo", "codegen",    "opt",        "blenderbot"};
 constexpr const char* kSpacing[] = {"DebertaV2", "deberta-v2"};
 // Here the class is known to be wrong, and tokenizer.json counts.
-constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder"};
+constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder", "phi3", "minicpm3"};
 
 template <class List>
 bool holds(const List& list, std::string_view name) {
@@ -55,6 +55,10 @@ Json sequence(const char* list, std::vector<Json> steps) {
   return Json::object({{"type", "Sequence"}, {list, Json(std::move(steps))}});
 }
 
+bool sets_no_prefix(const Json& config, const std::string& of) {
+  return (of == "Llama" || of == "llama") && setting(config, "add_prefix_space", nullptr) == Json(false);
+}
+
 // DeBERTa's: white space made one space, then words with a space before each.
 bool override_spacing(Json& root, const Json& config) {
   std::vector<Json> steps, cuts;
@@ -76,8 +80,19 @@ bool override_spacing(Json& root, const Json& config) {
   return replace(root, "pre_tokenizer", sequence("pretokenizers", std::move(cuts))) || has_other_steps;
 }
 
+// Llama's without a space in front.
+void override_prefix(Json& root) {
+  root["normalizer"] = nullptr;
+  root["pre_tokenizer"] =
+      Json::parse(R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": false})");
+  root["decoder"] = Json::parse(R"({"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"}]})");
+}
+
 bool override_steps(Json& root, const Json& config, const std::string& of) {
   if (holds(kSpacing, of)) return override_spacing(root, config);
+  if (sets_no_prefix(config, of)) return override_prefix(root), true;
   const Json& normalizer = Reader::member(root, "normalizer");
   if (holds(kCleaning, of) && Reader::is_type(normalizer, "BertNormalizer")) {
     return replace(root, "normalizer",
@@ -123,6 +138,11 @@ std::vector<Json> named_tokens(const Json& config) {
       tokens.back()["special"] = true;
     }
   }
+  for (const char* object : {"model_specific_special_tokens", "extra_special_tokens"}) {
+    const Json& given = Reader::member(config, object);
+    for (const auto& [name, token] : given.is_object() ? given.members() : std::span<const JsonMember>())
+      if (token.is_string() || token.is_object()) tokens.push_back(added_token(token, true));
+  }
   for (const char* list : {"additional_special_tokens", "extra_special_tokens"}) {
     const Json& given = Reader::member(config, list);
     if (!given.is_array()) continue;
@@ -151,6 +171,35 @@ bool add_tokens(Json& root, const Tokenizer::Model& model, const Json& config) {
   return added.size() > before;
 }
 
+// [name, id] of the token that the config gives a role, else of the one that has it.
+Json named(const Json& root, const Tokenizer::Model& model, const Json& config, const char* role,
+           int32_t id) {
+  const Json& given = Reader::member(config, role);
+  const Json& content = given.is_object() ? Reader::member(given, "content") : given;
+  if (!content.is_string() || content == "")
+    return std::vector<Json>{model.tokens[static_cast<size_t>(id)], id};
+  for (const Json& token : root.at("added_tokens").items())
+    if (token.at("content") == content) return std::vector<Json>{content, token.at("id")};
+  return std::vector<Json>{content, model.find(content.as_string())};
+}
+
+// BERT's and RoBERTa's template has the tokens that the config names.
+bool override_template(Json& root, const Tokenizer::Model& model, const Json& config, const std::string& of) {
+  const std::vector<TemplateItem>&one = model.single, &two = model.pair;
+  const bool is_one = one.size() == 3 && one[1].text == 0 && one[0].type_id == 0;
+  const Json& post = Reader::member(root, "post_processor");
+  const bool is_roberta = Reader::is_type(post, "RobertaProcessing");
+  const bool is_bert = two.size() == 5 && two[3].text == 1 && two[3].type_id == 1;
+  if (!is_one || !(holds(kCleaning, of) ? is_bert : (of == "Roberta" || of == "roberta") && is_roberta))
+    return false;
+  const Json cls = named(root, model, config, "cls_token", one[0].id),
+             sep = named(root, model, config, "sep_token", one[2].id);
+  if (cls.at(1) == Json(one[0].id) && sep.at(1) == Json(one[2].id)) return false;
+  Json step = is_roberta ? post : Json::object({{"type", "BertProcessing"}});
+  step["cls"] = cls, step["sep"] = sep;
+  return replace(root, "post_processor", std::move(step));
+}
+
 }  // namespace
 
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
@@ -163,11 +212,14 @@ std::optional<std::string> overridden_json(const Tokenizer::Model& model, const 
     return content.is_string() && std::none_of(model.added.begin(), model.added.end(),
                                                [&](const AddedToken& a) { return content == a.content; });
   });
-  if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of) && !holds(kSpacing, of)) return std::nullopt;
+  if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of) && !holds(kSpacing, of) &&
+      !sets_no_prefix(config, of))
+    return std::nullopt;
   Json root = Json::parse(model.source, "tokenizer.json");
   const bool has_other_steps = override_steps(root, config, of);
   const bool has_more_tokens = add_tokens(root, model, config);
-  return has_other_steps || has_more_tokens ? std::optional(root.dump()) : std::nullopt;
+  const bool has_other_template = override_template(root, model, config, of);
+  return has_other_steps || has_more_tokens || has_other_template ? std::optional(root.dump()) : std::nullopt;
 }
 
 }  // namespace multihead::text
