@@ -122,5 +122,13 @@ TEST(LengthsTest, DeepSeekKeepsNumbersAndInvisibleCharactersApart) {
   EXPECT_THAT(pieces_of(SplitRule::Kind::cjk_runs, "a東京カb"), ElementsAre("a", "東京カ", "b"));
 }
 
+TEST(LengthsTest, WordsOfAnExpressionAreNotThoseOfTheWhitespaceStep) {
+  const std::string text = "a\u200Db\u00B2 c";
+  EXPECT_THAT(pieces_of(SplitRule::Kind::words, text), ElementsAre("a\u200Db", "\u00B2", " ", "c"));
+  ASSERT_TRUE(known_pattern(R"(\w+|[^\w\s]+)"));
+  EXPECT_THAT(pieces_of(known_pattern(R"(\w+|[^\w\s]+)")->kind, text),
+              ElementsAre("a", "\u200D", "b\u00B2", " ", "c"));
+}
+
 }  // namespace
 }  // namespace multihead::text

@@ -42,6 +42,7 @@ struct SplitRule {
     spaced_marks,  // \s?\p{P}+
     cjk_korean,    // [一-龥ࠀ-一가-퟿]+ of DeepSeek Coder
     text,          // the text itself
+    regex_words,   // as words, where \w is Oniguruma's: ² ³ ¹ ¼ ½ ¾, but no joiners
   };
   /// The treatment of the matches, each of which cuts the text on both sides.
   enum class Behavior : uint8_t { isolated, removed, contiguous, merged_with_previous, merged_with_next };

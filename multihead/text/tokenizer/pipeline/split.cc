@@ -308,8 +308,18 @@ Stretch white_or(const SplitRule&, std::string_view text, size_t begin) {
   return {kPieceEnd(text, first, begin), true};
 }
 
+bool is_word_of_rust(const Char& c) { return c.code_point >= 0 && is_word_character(c.code_point); }
+
+// The expressions of a file are Oniguruma's. Found by comparing every code point with tokenizers 0.23.
+bool is_word_of_oniguruma(const Char& c) {
+  const int32_t x = c.code_point;
+  const bool is_joiner = x == 0x200C || x == 0x200D;
+  const bool is_latin_number = x == 0xB2 || x == 0xB3 || x == 0xB9 || (x >= 0xBC && x <= 0xBE);
+  return is_latin_number || (is_word_of_rust(c) && !is_joiner);
+}
+
+template <bool (*is_word)(const Char&)>
 size_t word_end(std::string_view text, const Char& first, size_t /*begin*/) {
-  const auto is_word = [](const Char& c) { return c.code_point >= 0 && is_word_character(c.code_point); };
   const bool in_word = is_word(first);
   return skip_while(text, first.end, [&](const Char& c) { return !is_blank(c) && is_word(c) == in_word; });
 }
@@ -354,8 +364,8 @@ using Kind = SplitRule::Kind;
 // The stretch of each kind that begins at a place, in the order of SplitRule::Kind.
 constexpr Stretch (*kCuts[])(const SplitRule&, std::string_view, size_t) = {
     // byte pairs, digits, words
-    whole<gpt2_end>, whole<llama3_end<false>>, each_one<is_digit>, each_run<is_digit>, white_or<word_end>,
-    white_or<clip_end>,
+    whole<gpt2_end>, whole<llama3_end<false>>, each_one<is_digit>, each_run<is_digit>,
+    white_or<word_end<is_word_of_rust>>, white_or<clip_end>,
     // white space, punctuation, numbers
     each_one<is_blank>, each_run<is_blank>, each_one<is_ascii_digit>, bert_stretch, each_one<is_mark>,
     number_runs,
@@ -367,8 +377,10 @@ constexpr Stretch (*kCuts[])(const SplitRule&, std::string_view, size_t) = {
     match_or_rest<spaced_run_end<is_letter>>, match_or_rest<spaced_run_end<is_unicode_mark>>,
     each_run<is_cjk_or_korean>,
     // not by a regular expression
-    text_stretch};
-static_assert(std::size(kCuts) == static_cast<size_t>(Kind::text) + 1);
+    text_stretch,
+    // later ones
+    white_or<word_end<is_word_of_oniguruma>>};
+static_assert(std::size(kCuts) == static_cast<size_t>(Kind::regex_words) + 1);
 
 struct KnownPattern {
   std::string_view regex;
@@ -401,7 +413,7 @@ constexpr KnownPattern kPatterns[] = {
      Kind::deepseek},
     {"[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+", Kind::cjk_runs},
     {R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", Kind::clip},
-    {R"(\w+|[^\w\s]+)", Kind::words},
+    {R"(\w+|[^\w\s]+)", Kind::regex_words},
     {" {2,}", Kind::space_runs},
     {R"(\A +| +\z)", Kind::outer_spaces},
     {R"(\s{2,}|[\n\r\t])", Kind::wide_blanks},
