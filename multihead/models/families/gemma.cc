@@ -16,7 +16,9 @@ bool is_like_gemma(const C& c) {
          c.final_norm && c.gated && !c.head_bias && c.scale_embeddings && c.attention_bias == c.out_bias &&
          !c.ffn_bias;
 }
-bool is_gemma(const C& c) { return is_like_gemma(c) && c.block == nn::Block::sequential; }
+bool is_gemma(const C& c) {
+  return is_like_gemma(c) && c.block == nn::Block::sequential && c.activation != Activation::gelu;
+}
 bool is_gemma2(const C& c) {
   return is_like_gemma(c) && c.block == nn::Block::sandwich && c.window > 0 && c.scale_dim > 0;
 }
@@ -31,11 +33,19 @@ void add_sandwich(WeightMap& map, const C& c, const std::string& ours, const std
 
 WeightMap sandwich_map(const C& c) { return llama::weight_map(c, add_sandwich); }
 
+// The first files say "gelu" and mean its approximation by tanh, as transformers reads them.
+ConfigKey<C> activation() {
+  return R::key("hidden_act", &C::activation, [](Reader& r, const std::string& key, C& c) {
+    c.activation = read_word(r, key, std::optional(Activation::gelu_tanh));
+    if (c.activation == Activation::gelu) c.activation = Activation::gelu_tanh;
+  });
+}
+
 // Null: no cap.
 ConfigKey<C> softcap(const char* name, double C::*member, double fallback) {
   const auto read = [=](Reader& r, const std::string& key, C& c) {
     const Json* given = r.find(key);
-    c.*member = given == nullptr ? fallback : r.number_or(key, 0, kNotNegative);
+    c.*member = given == nullptr ? fallback : r.number_or(key, 0, kPositive);
   };
   const auto write = [=](const C& c, const std::string& key, Json& json) {
     json[key] = c.*member > 0 ? Json(c.*member) : Json();
@@ -74,16 +84,22 @@ ConfigKey<C> two_rotary_bases() {
   const auto read = [](Reader& r, const std::string& key, C& c) {
     c.rotary_base = r.number_or("rope_theta", 1e6, kPositive);
     c.local_rotary_base = r.number_or(key, 10000, kPositive);
-    r.ignore({"rope_scaling"});
-    if (const Json* scaling = r.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
-      std::optional<Reader> old = r.optional_child("rope_scaling");
+    std::optional<Reader> old = r.optional_child("rope_scaling");
+    if (old) {
+      c.rotary_base = old->number_or("rope_theta", c.rotary_base, kPositive);
       c.rotary_scaling = read_rotary_scaling(*old, c.context);
     }
     std::optional<Reader> kinds = r.optional_child("rope_parameters");
     if (!kinds) return;
     if (std::optional<Reader> full = kinds->optional_child("full_attention")) {
-      c.rotary_base = full->number_or("rope_theta", c.rotary_base, kPositive);
-      c.rotary_scaling = read_rotary_scaling(*full, c.context);
+      const double base = full->number_or("rope_theta", c.rotary_base, kPositive);
+      const RotaryScaling scaling = read_rotary_scaling(*full, c.context);
+      // transformers lets the older key change the newer one's full attention.
+      const auto differs = [&] {
+        return scaling != c.rotary_scaling || (old->has("rope_theta") && base != c.rotary_base);
+      };
+      if (old && differs()) r.fail("rope_scaling", "contradicts \"rope_parameters\"");
+      c.rotary_base = base, c.rotary_scaling = scaling;
     }
     if (std::optional<Reader> local = kinds->optional_child("sliding_attention")) {
       c.local_rotary_base = local->number_or("rope_theta", c.local_rotary_base, kPositive);
@@ -128,6 +144,8 @@ ConfigKeys<C> later_keys(const ConfigKey<C>& attention_cap, double logit_cap) {
           {"cache_implementation"}};
 }
 
+void read_window(Reader& r, const std::string& key, C& c) { c.window = r.integer_or(key, 4096, kSize); }
+
 // Where tokens see later ones, the file counts both sides of the window.
 ConfigKeys<C> window_keys() {
   const auto read_causal = [](Reader& r, const std::string& key, C& c) {
@@ -137,7 +155,7 @@ ConfigKeys<C> window_keys() {
     if (!c.causal) json[key] = true;
   };
   const auto read = [](Reader& r, const std::string& key, C& c) {
-    c.window = r.integer_or(key, 4096, kSize);
+    read_window(r, key, c);
     if (!c.causal) c.window = c.window / 2 + 1;
   };
   const auto write = [](const C& c, const std::string& key, Json& json) {
@@ -156,17 +174,19 @@ constexpr llama::Defaults kLater = {.num_kv_heads = 4,
 }  // namespace
 
 Family<C> gemma() {
-  return like_gemma(
+  Family<C> family = like_gemma(
       "gemma", "GemmaForCausalLM", is_gemma,
       {llama::attention_bias(), R::only("use_bidirectional_attention", false), {"hidden_activation"}},
-      {.num_kv_heads = 16, .head_dim = 256, .activation = Activation::gelu_tanh, .tied = true});
+      {.num_kv_heads = 16, .head_dim = 256, .tied = true});
+  *std::ranges::find(family.keys, "hidden_act", &ConfigKey<C>::name) = activation();
+  return family;
 }
 
 Family<C> gemma2() {
   const ConfigKeys<C> keys =
       R::joined({later_keys(softcap("attn_logit_softcapping", &C::attention_softcap, 50), 30),
-                 {R::field("sliding_window", &C::window, 4096), R::only("use_bidirectional_attention", false),
-                  layer_kinds(2)}});
+                 {R::key("sliding_window", &C::window, read_window),
+                  R::only("use_bidirectional_attention", false), layer_kinds(2)}});
   return with_sandwich(like_gemma("gemma2", "Gemma2ForCausalLM", is_gemma2, keys, kLater));
 }
 

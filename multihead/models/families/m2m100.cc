@@ -16,8 +16,10 @@ bool is_m2m100(const C& c) {
 
 ConfigKeys<C> keys() {
   ConfigKeys<C> all = bart::config_keys();
-  std::erase_if(all, [](const ConfigKey<C>& key) { return key.name == "scale_embedding"; });
-  all.push_back(R::field("scale_embedding", &C::scale_embeddings, true));
+  for (const R::Key& own : {R::field("scale_embedding", &C::scale_embeddings, true),
+                            R::field("activation_function", &C::activation, Activation::relu)}) {
+    *std::ranges::find(all, own.name, &R::Key::name) = own;
+  }
   all.push_back({"pad_token_id",
                  [](io::ConfigReader&, const std::string&, C& c) { c.position_offset = c.pad_id + 1; },
                  {},
@@ -52,7 +54,6 @@ Family<C> m2m100() {
   c.sinusoid_layout = nn::SinusoidLayout::tensor2tensor;
   c.norm_first = c.final_norm = true;
   c.output_bias = false;
-  c.activation = Activation::relu;
   return family;
 }
 

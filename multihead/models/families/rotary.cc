@@ -2,6 +2,7 @@
 #include <cmath>
 #include <optional>
 
+#include "multihead/core/error.h"
 #include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail {
@@ -65,6 +66,11 @@ RotaryScaling read_rotary_scaling(io::ConfigReader& rope, int64_t context) {
     s.beta_slow = rope.number_or("beta_slow", s.beta_slow, kPositive);
     s.truncate = rope.boolean_or("truncate", true);
     s.attention_factor = yarn_attention_factor(rope, s.factor);
+  }
+  try {
+    check(s);
+  } catch (const ValueError& error) {
+    rope.fail(key, concat("is ", quote(word_of(s.kind)), ", with a wrong number: ", error.what()));
   }
   return s;
 }

@@ -19,7 +19,12 @@ bool is_t5(const C& c) {
 
 // T5 1.0 scales what its tied output layer reads; 1.1 does neither. transformers 4 takes one for the other, 5
 // has a key for the scale and ties what the file does not hold apart.
-R::Key output_scale() { return R::field_or("scale_decoder_outputs", &C::scale_output, &C::tie_output); }
+R::Key output_scale() {
+  return R::key("scale_decoder_outputs", &C::scale_output,
+                [](io::ConfigReader& r, const std::string& key, C& c) {
+                  c.scale_output = r.find(key) == nullptr ? c.tie_output : r.boolean_or(key, false);
+                });
+}
 
 ConfigKeys<C> keys(const std::string& usual_projection) {
   return R::joined({t5_keys(&C::source_vocab_size, &C::encoder_layers, usual_projection),

@@ -75,6 +75,24 @@ Json to_json(const Config& config) {
   return to_json(c, family_for(c));
 }
 
+// The file's names of the fields that a message calls by ours, for its end.
+template <class Config>
+std::string names_in_file(std::string_view message, const Family<Config>& family) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz_";
+  Enumeration names;
+  while (!message.empty()) {
+    const size_t end = std::min(message.find_first_not_of(kLetters), message.size());
+    const std::string_view word = message.substr(0, end);
+    const auto is_meant = [&](const ConfigKey<Config>& key) {
+      return key.field != nullptr && key.field->name == word && key.name != word;
+    };
+    const auto found = std::ranges::find_if(family.keys, is_meant);
+    if (found != family.keys.end()) names.add(concat(word, " is ", quote(found->name)));
+    message.remove_prefix(std::min(end + 1, message.size()));
+  }
+  return names.empty() ? "" : concat(" (in this file, ", names.text(), ")");
+}
+
 template <class Config>
 Config from_json(io::ConfigReader& reader, const std::string& where, const Family<Config>& family) {
   Config c = family.defaults;
@@ -91,7 +109,7 @@ Config from_json(io::ConfigReader& reader, const std::string& where, const Famil
   try {
     return resolved(c);
   } catch (const std::invalid_argument& error) {
-    throw FormatError(concat(where, ": ", error.what()));
+    throw FormatError(concat(where, ": ", error.what(), names_in_file(error.what(), family)));
   }
 }
 

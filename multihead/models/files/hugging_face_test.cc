@@ -240,6 +240,78 @@ TEST(HuggingFaceTest, OlderNamesOfScaledPositionsMeanTheSame) {
   }
 }
 
+Json config_of(const std::string& fixture) {
+  return io::load_json((kData.parent_path() / fixture / "config.json").string());
+}
+
+// The fixture's config.json with these keys.
+Json changed(const std::string& fixture, const Json& keys) {
+  Json json = config_of(fixture);
+  for (const JsonMember& member : keys.members()) json[std::string(member.key)] = member.value;
+  return json;
+}
+
+TEST(HuggingFaceTest, GemmasGeluIsTheApproximationAsInTransformers) {
+  const auto read = [](const Json& keys) {
+    return config_from_json(changed("hugging_face/gemma", keys), "config.json").activation;
+  };
+  EXPECT_EQ(read(Json::object({{"hidden_act", "gelu"}})), Activation::gelu_tanh);
+  EXPECT_EQ(read(Json::object({{"hidden_act", "gelu"}, {"hidden_activation", Json()}})),
+            Activation::gelu_tanh);
+  EXPECT_EQ(read(Json::object({{"hidden_act", Json()}})), Activation::gelu_tanh);
+  EXPECT_EQ(read(Json::object({{"hidden_act", "relu"}})), Activation::relu);
+  LanguageModelConfig exact = config_from_json(config_of("hugging_face/gemma"), "config.json");
+  EXPECT_EQ(family_of(exact), "gemma");
+  exact.activation = Activation::gelu;
+  EXPECT_EQ(family_of(exact), "multihead");
+}
+
+TEST(HuggingFaceTest, MissingKeysAreTheFamilysDefaults) {
+  Json phi3 = config_of("hugging_face/phi3"), m2m = config_of("seq2seq/m2m100");
+  phi3["rms_norm_eps"] = Json(), m2m["activation_function"] = Json();
+  EXPECT_EQ(config_from_json(phi3, "config.json").norm_eps, 1e-5);
+  EXPECT_EQ(seq2seq_config_from_json(m2m, "config.json").activation, Activation::relu);
+  Json t5 = config_of("seq2seq/t5");
+  for (const bool tied : {false, true}) {
+    t5["tie_word_embeddings"] = tied, t5["scale_decoder_outputs"] = Json();
+    EXPECT_FALSE(seq2seq_config_from_json(t5, "config.json").scale_output);
+  }
+  const Json youtu = changed("hugging_face/youtu", Json::object({{"rope_interleave", Json()}}));
+  EXPECT_EQ(config_from_json(youtu, "config.json").rotary_layout, RotaryLayout::halves);
+}
+
+TEST(HuggingFaceTest, WhatTransformersWouldComputeOtherwiseIsRefusedByItsKey) {
+  const auto error = [](const std::string& fixture, const Json& keys) -> std::string {
+    try {
+      const Json json = changed(fixture, keys);
+      fixture.starts_with("encoders/") ? static_cast<void>(encoder_config_from_json(json, "config.json"))
+                                       : static_cast<void>(config_from_json(json, "config.json"));
+      return "was read";
+    } catch (const FormatError& error) {
+      return error.what();
+    }
+  };
+  const auto expect = [&](const std::string& fixture, const Json& keys, const char* part) {
+    EXPECT_NE(error(fixture, keys).find(part), std::string::npos) << error(fixture, keys);
+  };
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window"})
+    expect("hugging_face/gemma2", Json::object({{key, 0}}), key);
+  for (const char* key : {"final_logit_softcapping", "sliding_window"})
+    expect("hugging_face/gemma3", Json::object({{key, 0}}), key);
+  expect("hugging_face/phi3", Json::object({{"sliding_window", 0}}), "sliding_window");
+  expect("encoders/deberta_v2_classifier", Json::object({{"position_buckets", 0}}), "position_buckets");
+  const Json linear = Json::object({{"rope_type", "linear"}, {"factor", 8}});
+  expect("hugging_face/gemma3", Json::object({{"rope_scaling", linear}}),
+         "\"rope_scaling\" contradicts \"rope_parameters\"");
+  Json yarn = Json::object({{"rope_type", "yarn"}, {"factor", 0.5}});
+  expect("hugging_face/llama", Json::object({{"rope_parameters", yarn}}), "rope_parameters.rope_type");
+  yarn = Json::object({{"type", "yarn"}, {"factor", 4}, {"beta_fast", 0.3}, {"beta_slow", 2}});
+  expect("hugging_face/llama", Json::object({{"rope_parameters", Json()}, {"rope_scaling", yarn}}),
+         "\"rope_scaling.type\" is \"yarn\", with a wrong number: rotary scaling: beta_fast");
+  expect("hugging_face/gpt2", Json::object({{"n_head", 3}}),
+         "(in this file, embed_dim is \"n_embd\", num_heads is \"n_head\")");
+}
+
 TEST(HuggingFaceTest, WeightsThatDoNotFitAreAllNamed) {
   const Folder folder;
   fs::copy(kData / "gpt2", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);

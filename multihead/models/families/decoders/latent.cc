@@ -135,7 +135,8 @@ ConfigKey<C> model_base() {
 
 Family<C> youtu() {
   const auto interleaved = [](Reader& r, const std::string& key, C& c) {
-    c.rotary_layout = r.boolean_or(key, true) ? RotaryLayout::interleaved : RotaryLayout::halves;
+    const bool usual = r.find(key) == nullptr;  // transformers takes null for false
+    c.rotary_layout = r.boolean_or(key, usual) ? RotaryLayout::interleaved : RotaryLayout::halves;
   };
   const auto write = [](const C& c, const std::string& key, Json& json) {
     json[key] = c.rotary_layout == RotaryLayout::interleaved;

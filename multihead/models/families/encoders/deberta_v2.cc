@@ -51,6 +51,8 @@ ConfigKey<C> pooled_size() {
           {}};
 }
 
+void read_buckets(Reader& r, const std::string& key, C& c) { c.distance_span = r.integer(key, kSize); }
+
 ConfigKeys<C> keys() {
   return R::joined(
       {bert_keys(R::field("max_position_embeddings", &C::context, 512), 1e-7),
@@ -61,7 +63,7 @@ ConfigKeys<C> keys() {
         R::required("relative_attention", true),
         R::required("share_att_key", true),
         R::required("norm_rel_ebd", "layer_norm"),
-        R::field("position_buckets", &C::distance_span),
+        R::key("position_buckets", &C::distance_span, read_buckets),
         distance(),
         compared()},
        head_keys("DebertaV2"),
