@@ -17,7 +17,8 @@ bool is_m2m100(const C& c) {
 ConfigKeys<C> keys() {
   ConfigKeys<C> all = bart::config_keys();
   for (const R::Key& own : {R::field("scale_embedding", &C::scale_embeddings, true),
-                            R::field("activation_function", &C::activation, Activation::relu)}) {
+                            R::field("activation_function", &C::activation, Activation::relu),
+                            R::field("attention_dropout", &C::attention_dropout_p, 0.1)}) {
     *std::ranges::find(all, own.name, &R::Key::name) = own;
   }
   all.push_back({"pad_token_id",

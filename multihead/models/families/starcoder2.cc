@@ -32,7 +32,7 @@ ConfigKeys<C> keys() {
                   R::field("residual_dropout", &C::dropout_p, 0),
                   R::copy("embedding_dropout", &C::dropout_p),
                   R::field("attention_dropout", &C::attention_dropout_p, 0),
-                  R::field("initializer_range", &C::init_std, 0.02),
+                  R::field("initializer_range", &C::init_std, 0.018042),
                   R::field("tie_word_embeddings", &C::tie_embeddings, true),
                   R::key("use_bias", &C::attention_bias, biases),
                   {"sliding_window", window, write_window, row_of(&C::window)},

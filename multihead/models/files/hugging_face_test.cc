@@ -268,7 +268,11 @@ TEST(HuggingFaceTest, GemmasGeluIsTheApproximationAsInTransformers) {
 
 TEST(HuggingFaceTest, MissingKeysAreTheFamilysDefaults) {
   Json phi3 = config_of("hugging_face/phi3"), m2m = config_of("seq2seq/m2m100");
-  phi3["rms_norm_eps"] = Json(), m2m["activation_function"] = Json();
+  Json starcoder2 = config_of("hugging_face/starcoder2");
+  phi3["rms_norm_eps"] = Json(), starcoder2["initializer_range"] = Json();
+  m2m["activation_function"] = m2m["attention_dropout"] = Json();
+  EXPECT_EQ(config_from_json(starcoder2, "config.json").init_std, 0.018042);
+  EXPECT_EQ(seq2seq_config_from_json(m2m, "config.json").attention_dropout_p, 0.1);
   EXPECT_EQ(config_from_json(phi3, "config.json").norm_eps, 1e-5);
   EXPECT_EQ(seq2seq_config_from_json(m2m, "config.json").activation, Activation::relu);
   Json t5 = config_of("seq2seq/t5");
@@ -278,6 +282,12 @@ TEST(HuggingFaceTest, MissingKeysAreTheFamilysDefaults) {
   }
   const Json youtu = changed("hugging_face/youtu", Json::object({{"rope_interleave", Json()}}));
   EXPECT_EQ(config_from_json(youtu, "config.json").rotary_layout, RotaryLayout::halves);
+  const auto falcon = [](const Json& shares_keys) {
+    const Json keys = Json::object({{"multi_query", shares_keys}, {"num_kv_heads", Json()}});
+    return config_from_json(changed("hugging_face/falcon", keys), "config.json").num_kv_heads;
+  };
+  EXPECT_EQ(falcon(Json()), falcon(false));
+  EXPECT_EQ(falcon(true), 1);
 }
 
 TEST(HuggingFaceTest, WhatTransformersWouldComputeOtherwiseIsRefusedByItsKey) {

@@ -26,7 +26,8 @@ ConfigKey<C> arrangement() {
     const bool is_new = r.boolean_or(key, false), is_parallel = r.boolean_or("parallel_attn", true);
     const int64_t heads = r.integer_or(count, c.num_heads, kSize),
                   norm_count = r.integer_or(norms, 0, kSizeOrNone);
-    const bool shares_keys = r.boolean_or("multi_query", true) && !is_new;
+    const bool usual = r.find("multi_query") == nullptr;  // transformers takes null for false
+    const bool shares_keys = r.boolean_or("multi_query", usual) && !is_new;
     c.num_kv_heads = shares_keys ? 1 : heads;
     if (!shares_keys && heads != c.num_heads && (heads != 1 || !is_new)) {
       r.fail(count,
