@@ -123,8 +123,9 @@ class Embed : public Verb {
  private:
   void report(const CommonOptions& common, const AnyEncoder& encoder, int64_t vectors,
               double texts_per_second) const {
-    const int64_t all = std::visit([](const auto&of) { return of.dim(); }, encoder),
-                  dim = flags_.options.truncate_dim > 0 ? flags_.options.truncate_dim : all;
+    const auto* dense = std::get_if<SentenceEncoder>(&encoder);
+    const int64_t dim = dense != nullptr ? dense->width(flags_.options)
+                                         : std::visit([](const auto& of) { return of.dim(); }, encoder);
     if (common.json) {
       put_json(Json::object({{"out", io::path_to_json(out_)},
                              {"vectors", vectors},

@@ -25,7 +25,8 @@ void EmbedFlags::declare(Flags& flags) {
                "pooling of token vectors (folder: the folder's, else mean)");
   flags.text("prompt-name", "NAME", options.prompt_name, "prepend this prompt of the folder to every text");
   flags.text("prompt", "TEXT", prompt, "prepend this prompt to every text");
-  flags.integer("truncate-dim", options.truncate_dim, "keep only the first N dimensions (0: all)");
+  flags.integer("truncate-dim", options.truncate_dim,
+                "keep only the first N dimensions (0: as the folder says, or all)");
   flags.integer("batch-tokens", options.batch_tokens, "tokens per batch; affects memory, not results",
                 {.least = 1});
   declare_weights(flags, weights);

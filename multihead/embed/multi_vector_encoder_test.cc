@@ -36,8 +36,10 @@ class ColbertFolder {
     text::Tokenizer::train_wordpiece(
         "the cat sat on the mat , and a dog sat on the mat . a dog , and the cat .", {.vocab_size = 60})
         .save(path);
-    write("modules.json", R"([{"type": "a.Transformer", "path": ""}, {"type": "a.Dense", "path": "1"},
-                              {"type": "a.MultiVectorMask", "path": "2"}, {"type": "a.Normalize", "path": "3"}])");
+    write(
+        "modules.json",
+        R"([{"type": "sentence_transformers.models.Transformer", "path": ""}, {"type": "sentence_transformers.models.Dense", "path": "1"},
+                              {"type": "sentence_transformers.models.MultiVectorMask", "path": "2"}, {"type": "sentence_transformers.models.Normalize", "path": "3"}])");
     write("1/config.json", R"({"activation_function": "torch.nn.modules.linear.Identity", "bias": false,
                                "module_input_name": "token_embeddings", "module_output_name": "token_embeddings"})");
     io::save_safetensors(path + "/1/model.safetensors", {{"linear.weight", randn({6, 24}, rng)}});
@@ -188,7 +190,7 @@ TEST(MultiVectorEncoderTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(error("2/config.json", R"({"other": 1})"), HasSubstr("other"));
   EXPECT_THAT(error("1/config.json", R"({"module_input_name": "sentence_embedding"})"),
               HasSubstr("module_input_name"));
-  EXPECT_THAT(error("modules.json", R"([{"type": "a.Transformer", "path": ""}])"),
+  EXPECT_THAT(error("modules.json", R"([{"type": "sentence_transformers.models.Transformer", "path": ""}])"),
               HasSubstr("not a multi-vector model"));
   EXPECT_THAT(error("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})"),
               HasSubstr("model_type"));

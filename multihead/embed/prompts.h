@@ -1,6 +1,7 @@
 // The instructions that a folder prepends to texts, and how its vectors are compared.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -42,6 +43,7 @@ struct Prompts {
   std::map<std::string, std::string> texts = {};
   std::string default_name = {};
   std::string similarity = {};  ///< sentence-transformers' name; empty: it does not say
+  int64_t truncate_dim = 0;     ///< columns that dense vectors keep; 0: it does not say
 
   /// `prompt`, or the one of this name, or the default one. Throws ValueError (both are given, or the name is
   /// unknown), as `who`.

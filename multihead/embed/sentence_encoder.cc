@@ -243,7 +243,8 @@ int64_t SentenceEncoder::width(const EncodeTextOptions& options) const {
   const int64_t most = dim(), asked = options.truncate_dim;
   MH_CHECK(asked >= 0 && asked <= most, ValueError, "SentenceEncoder: truncate_dim must be in [1, ", most,
            "], the width of the model, got ", asked);
-  return asked > 0 ? asked : most;
+  if (asked > 0) return asked;
+  return prompts_.truncate_dim > 0 ? std::min(prompts_.truncate_dim, most) : most;
 }
 
 Tensor SentenceEncoder::encode(std::span<const std::string> texts, const EncodeTextOptions& options) const {

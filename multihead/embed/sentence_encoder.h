@@ -46,8 +46,9 @@ struct EncodeTextOptions {
   std::string prompt_name = {};  ///< … or one of the folder's prompts; neither: its default, if any
   /// To length 1; default: as the folder says, before truncate_dim, as in sentence-transformers.
   std::optional<bool> normalize = {};
-  int64_t max_length = 0;       ///< tokens of a text that are read; 0, or above: max_length()
-  int64_t truncate_dim = 0;     ///< keeps this many columns (Matryoshka), before `normalize`; 0: all
+  int64_t max_length = 0;  ///< tokens of a text that are read; 0, or above: max_length()
+  /// Keeps this many columns (Matryoshka), before `normalize`; 0: as many as the folder says, or all.
+  int64_t truncate_dim = 0;
   int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// The dtype of activations (Autocast): bf16 rounds the inputs of attention and, with bf16 weights, of
   /// products.
@@ -118,6 +119,8 @@ class SentenceEncoder {
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_.texts; }
   const std::string& default_prompt_name() const { return prompts_.default_name; }
+  /// The columns that the folder wants kept; 0: it does not say.
+  int64_t truncate_dim() const { return prompts_.truncate_dim; }
   /// How the folder wants vectors compared, by sentence-transformers' name; empty: it does not say.
   const std::string& similarity_fn_name() const { return prompts_.similarity; }
   /// The same as a value; cosine where it does not say. Throws ValueError (one that we do not have).

@@ -368,12 +368,13 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
     folder.write(concat(pooling, "_1_Pooling/config.json"), concat(R"({"pooling_mode": ")", pooling, "\"}"));
   }
   const auto write = [&](const std::string& parameters) {
-    folder.write("router_config.json", concat(R"({"types": {"mean_0_Transformer": "a.Transformer",
-      "max_0_Transformer": "a.Transformer", "mean_1_Pooling": "b.Pooling", "max_1_Pooling": "b.Pooling"},
+    folder.write("router_config.json",
+                 concat(R"({"types": {"mean_0_Transformer": "sentence_transformers.models.Transformer",
+      "max_0_Transformer": "sentence_transformers.models.Transformer", "mean_1_Pooling": "sentence_transformers.models.Pooling", "max_1_Pooling": "sentence_transformers.models.Pooling"},
       "structure": {"query": ["mean_0_Transformer", "mean_1_Pooling"],
                     "document": ["max_0_Transformer", "max_1_Pooling"],
                     "title": ["mean_0_Transformer", "max_1_Pooling"]}, "parameters": )",
-                                              parameters, "}"));
+                        parameters, "}"));
   };
   const auto vectors = [&](const std::string& task) {
     return SentenceEncoder::load(folder.path, nn::WeightDtype::f32, task).encode(kTexts).to_vector<float>();
@@ -427,8 +428,9 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
   EXPECT_THROW(SentenceEncoder::load_to_train(folder.path), FormatError);
   write(R"({"default_route": "other"})");
   EXPECT_THAT(error(""), HasSubstr("route \"other\" has no modules"));
-  folder.write("router_config.json",
-               R"({"types": {"q": "a.StaticEmbedding"}, "structure": {"query": ["q"]}})");
+  folder.write(
+      "router_config.json",
+      R"({"types": {"q": "sentence_transformers.models.StaticEmbedding"}, "structure": {"query": ["q"]}})");
   EXPECT_THAT(error("query"), HasSubstr("got \"StaticEmbedding\""));
   folder.write("router_config.json", R"({"types": {}, "structure": {"query": ["../q"]}})");
   EXPECT_THAT(error("query"), HasSubstr("has no type"));
@@ -464,6 +466,73 @@ TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
   folder.write("sentence_bert_config.json", "{}");
   folder.write("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})");
   EXPECT_THAT(folder.error(), HasSubstr("model_type"));
+  for (const char* columns : {"0", "-1", "1.5", "\"4\""}) {
+    folder.write("config_sentence_transformers.json", concat(R"({"truncate_dim": )", columns, "}"));
+    EXPECT_THAT(folder.error(), HasSubstr("truncate_dim must be a positive integer"));
+  }
+}
+
+TEST(SentenceEncoderTest, KeysOfTheTransformerThatAreNotUnderstoodAreRefused) {
+  const Folder folder;
+  for (const auto& [config, part] :
+       {std::pair(R"({"foo": 1})", "foo"),
+        {R"({"model_args": {"num_labels": 3}})", "model_args.num_labels"},
+        {R"({"config_args": {"hidden_act": "relu"}})", "config_args.hidden_act"},
+        {R"({"tokenizer_args": {"padding_side": "left"}})", "tokenizer_args.padding_side"},
+        {R"({"model_kwargs": 3})", "model_kwargs must be an object"},
+        {R"({"processing_kwargs": {"text": {"padding": "max_length"}}})", "processing_kwargs"},
+        {R"({"tokenizer_name_or_path": "other"})", "tokenizer_name_or_path"},
+        {R"({"query_length": 3})", "query_length"},
+        {R"({"modality_config": {"image": {}}})", "modality_config"},
+        {R"({"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}})",
+         "modality_config"},
+        {"[]", "must be an object"}}) {
+    folder.write("sentence_bert_config.json", config);
+    EXPECT_THAT(folder.error(), HasSubstr(part)) << config;
+  }
+  folder.write("sentence_bert_config.json", R"({"max_seq_length": 9, "do_lower_case": false, "foo": null,
+      "bar": {}, "unpad_inputs": true, "transformer_task": "feature-extraction", "query_expansion": null,
+      "module_output_name": "token_embeddings", "processing_kwargs": {}, "config_kwargs": {},
+      "model_args": {"torch_dtype": "float16", "attn_implementation": "sdpa"}, "tokenizer_args": {},
+      "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"},
+                          "message": {"method": "forward", "method_output_name": "last_hidden_state",
+                                      "format": "flat"}}})");
+  EXPECT_EQ(folder.error(), "loaded");
+}
+
+TEST(SentenceEncoderTest, ModulesOfOtherPackagesAreRefused) {
+  const Folder folder;
+  const auto list = [&](const std::string& type, const std::string& more) {
+    folder.write("modules.json", R"([{"type": ")" + type + R"(", "path": "")" + more + "}]");
+    return folder.error();
+  };
+  for (const char* type : {"my.Transformer", "Transformer", "sentence_transformers", "custom_st.Pooling"})
+    EXPECT_THAT(list(type, ""), HasSubstr("module type \"")) << type;
+  for (const char* type : {"sentence_transformers.models.Transformer",
+                           "sentence_transformers.base.modules.transformer.Transformer",
+                           "pylate.models.Transformer", "custom_st.Transformer"})
+    EXPECT_EQ(list(type, R"(, "kwargs": ["task"])"), "loaded") << type;
+  EXPECT_THAT(list("sentence_transformers.models.Transformer", R"(, "kwargs": ["task", "size"])"),
+              HasSubstr("kwargs may be task alone, got"));
+  EXPECT_THAT(list("sentence_transformers.models.Transformer", R"(, "kwargs": {"size": 3})"),
+              HasSubstr("kwargs must be an array"));
+}
+
+// As sentence-transformers does: a larger number keeps all, and what a call says goes first.
+TEST(SentenceEncoderTest, AFolderMaySayHowManyColumnsAreKept) {
+  const Folder folder;
+  const std::string file = "config_sentence_transformers.json";
+  const SentenceEncoder whole = SentenceEncoder::load(folder.path);
+  folder.write(file, R"({"truncate_dim": 4})");
+  const SentenceEncoder cut = SentenceEncoder::load(folder.path);
+  EXPECT_EQ(cut.width({}), 4);
+  EXPECT_EQ(cut.encode(kTexts).to_vector<float>(),
+            whole.encode(kTexts, {.truncate_dim = 4}).to_vector<float>());
+  EXPECT_EQ(cut.encode(kTexts, {.truncate_dim = 24}).to_vector<float>(),
+            whole.encode(kTexts).to_vector<float>());
+  EXPECT_EQ(Json::parse(cut.module_files().at("").files.at(file)).at("truncate_dim"), Json(4));
+  folder.write(file, R"({"truncate_dim": 4000})");
+  EXPECT_EQ(SentenceEncoder::load(folder.path).width({}), 24);
 }
 
 TEST(SentenceEncoderTest, Bf16IsCloseAndHasTheSameBitsInWhateverCompany) {

@@ -2188,7 +2188,7 @@ def least_important(importance: Sequence[Sequence[float]], keep_ratio: float, gr
 
 def generation_defaults(folder: str | bytes | os.PathLike[str]) -> dict[str, Any]:
     """
-    What the folder's generation_config.json asks of generate(), as keyword arguments.
+    What the folder's generation_config.json asks of generate(), as keyword arguments. stop_strings want a tokenizer beside them.
     """
 
 def load_with_tokenizer(path: str | bytes | os.PathLike[str], weights: str | None = None) -> tuple[LanguageModel, Tokenizer]:
@@ -2841,6 +2841,9 @@ class TextEncoder:
 
     @property
     def default_prompt_name(self) -> str: ...
+
+    @property
+    def truncate_dim(self) -> int: ...
 
     @property
     def similarity_fn_name(self) -> str: ...

@@ -113,11 +113,11 @@ class SentenceEncoder(_TextEncoder):
         _check_precision("SentenceEncoder", precision)
         if truncate_dim is not None and truncate_dim < 1:
             raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
-        self.truncate_dim = truncate_dim
         self._routes: dict[str, TextEncoder] | None = {} if TextEncoder.has_routes(model_name_or_path) else None
         self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or (None if precision == "f32" else precision), pooling), _SIMILARITIES, {
             "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
             "similarity_fn_name": similarity_fn_name, "weights": weights, "pooling": pooling, "precision": precision})
+        self.truncate_dim = truncate_dim or self._encoder.truncate_dim or None
 
     def encode(self, sentences: Any, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
                output_value: str = "sentence_embedding", precision: str | None = "float32", convert_to_numpy: bool = True, convert_to_tensor: bool = False,
@@ -127,7 +127,7 @@ class SentenceEncoder(_TextEncoder):
         that has them (Jina Embeddings v3), with its prompt unless another is given; others have one way.
 
         batch_size: how many texts of 32 tokens are computed at a time; bounds the memory and changes no bit.
-        truncate_dim: at most the width; the constructor's beyond it keeps all. precision of the vectors: 'float32', or as quantize_embeddings() makes
+        truncate_dim: at most the width; the constructor's, or else the folder's, keeps all beyond it. precision of the vectors: 'float32', or as quantize_embeddings() makes
         them. output_value and device have one value.
         """
         if output_value != "sentence_embedding":  # None asks for the vectors of all tokens, too

@@ -115,7 +115,7 @@ def _servable(name: str, model: Any) -> Any:
         return (*model, None)
     if isinstance(model, SentenceEncoder):
         own = model._encoder
-        for option, changed in {"precision": model.precision != "f32", "truncate_dim": model.truncate_dim is not None,
+        for option, changed in {"precision": model.precision != "f32", "truncate_dim": (model.truncate_dim or 0) != own.truncate_dim,
                                 "prompts": model.prompts != own.prompts,
                                 "default_prompt_name": (model.default_prompt_name or "") != own.default_prompt_name}.items():
             if changed:

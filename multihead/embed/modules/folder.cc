@@ -1,5 +1,7 @@
 // The files of a folder of sentence-transformers that every kind of model reads.
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/enumeration-inl.h"
@@ -70,7 +72,23 @@ Module module_of(const std::string& file, const std::string& folder, const Json*
   MH_CHECK(std::filesystem::path(part).is_relative() && part.find("..") == part.npos, FormatError, file,
            ": path ", quote(part), " leaves the folder");
   const std::string& name = type->as_string();
+  // Others are code of the folder's own, but for Jina's, which we have.
+  const bool is_known = std::ranges::any_of(
+      std::initializer_list<std::string_view>{"sentence_transformers.", "pylate.", "custom_st.Transformer"},
+      [&](std::string_view start) { return name.starts_with(start); });
+  MH_CHECK(is_known, FormatError, file, ": module type ", quote(name, 80),
+           " is not supported; supported are those of sentence_transformers and pylate");
   return {name.substr(name.rfind('.') + 1), detail::joined(folder, part)};
+}
+
+// Options that encode() hands on: the task is told to every module here.
+void check_options(const std::string& file, const Json* given) {
+  if (given == nullptr) return;
+  MH_CHECK(given->is_array(), FormatError, file, ": kwargs must be an array, got ", quote(given->dump(), 80));
+  for (const Json& name : given->items()) {
+    MH_CHECK(name == Json("task"), FormatError, file, ": kwargs may be task alone, got ",
+             quote(name.dump(), 80));
+  }
 }
 
 // The lines of modules.json.
@@ -85,6 +103,7 @@ std::vector<Module> read_list(const std::string& folder) {
     const Json* path = find_value(module, "path");
     MH_CHECK(path != nullptr && path->is_string(), FormatError, list,
              ": each module needs a type and a path");
+    check_options(list, find_value(module, "kwargs"));
     modules.push_back(module_of(list, folder, find_value(module, "type"), path->as_string()));
   }
   return modules;
@@ -224,29 +243,75 @@ Prompts read_prompts(const std::string& folder, std::initializer_list<const char
              quote(name->dump(), 80));
     read.similarity = name->as_string();
   }
+  if (const Json* columns = find_value(json, "truncate_dim")) {
+    MH_CHECK(columns->is_integer() && columns->as_int() > 0, FormatError, file,
+             ": truncate_dim must be a positive integer, got ", quote(columns->dump(), 80));
+    read.truncate_dim = columns->as_int();
+  }
   return read;
 }
+
+namespace {
+
+bool says_nothing(const Json& json) {
+  return json.is_null() || json == Json("") || (json.is_object() && json.members().empty()) ||
+         (json.is_array() && json.items().empty());
+}
+
+// Options of transformers' classes: how weights are stored and computed changes nothing here.
+void check_options_of_class(const std::string& file, const std::string& key, const Json& given) {
+  if (says_nothing(given)) return;
+  MH_CHECK(given.is_object(), FormatError, file, ": ", key, " must be an object, got ",
+           quote(given.dump(), 80));
+  constexpr std::string_view kHarmless[] = {
+      "trust_remote_code", "attn_implementation", "torch_dtype",     "dtype",     "device_map",
+      "use_fast",          "low_cpu_mem_usage",   "use_safetensors", "use_cache", "output_hidden_states"};
+  for (const JsonMember& option : given.members()) {
+    MH_CHECK(says_nothing(option.value) || std::ranges::count(kHarmless, option.key) > 0, FormatError, file,
+             ": ", key, ".", option.key, " ", quote(option.value.dump(), 80), " is not supported");
+  }
+}
+
+// What becomes of texts; images and the like have keys beside it.
+void check_modality(const std::string& file, const Json& given, const char* output) {
+  if (says_nothing(given)) return;
+  const Json* text = find_value(given, "text");
+  MH_CHECK(text != nullptr && *text == Json::object({{"method", "forward"}, {"method_output_name", output}}),
+           FormatError, file, ": modality_config ", quote(given.dump(), 80),
+           " is not supported; its text must have the method forward, whose ", output, " is taken");
+}
+
+}  // namespace
 
 void check_transformer(const std::string& folder, const text::Tokenizer& tokenizer, const char* task,
                        std::initializer_list<std::string_view> known) {
   const Json json = read_json(folder, "sentence_bert_config.json");
-  for (const auto& [key, only] : {std::pair("transformer_task", task),
-                                  {"module_output_name", "token_embeddings"},
-                                  {"query_length", ""},
-                                  {"document_length", ""},
-                                  {"query_expansion", ""}}) {
-    const Json* given = find_value(json, key);
-    MH_CHECK(
-        given == nullptr || *given == Json(only) || std::find(known.begin(), known.end(), key) != known.end(),
-        FormatError, folder, "/sentence_bert_config.json: ", key, " ", quote(given->dump(), 80),
-        " is not supported");
+  if (json.is_null()) return;
+  const std::string file = joined(folder, "sentence_bert_config.json");
+  MH_CHECK(json.is_object(), FormatError, file, ": must be an object");
+  const bool is_head = task == std::string_view("fill-mask");
+  const std::map<std::string_view, std::string_view> only = {{"transformer_task", task},
+                                                             {"module_output_name", "token_embeddings"}};
+  constexpr std::string_view kRead[] = {"max_seq_length", "do_lower_case", "unpad_inputs"};
+  for (const auto& [name, given] : json.members()) {
+    const std::string key(name);
+    if (std::ranges::count(kRead, key) > 0 || std::ranges::count(known, key) > 0) continue;
+    if (key == "modality_config") {
+      check_modality(file, given, is_head ? "logits" : "last_hidden_state");
+    } else if (key.ends_with("_args") || (key.ends_with("_kwargs") && key != "processing_kwargs")) {
+      check_options_of_class(file, key, given);
+    } else {
+      const auto value = only.find(key);
+      const bool fits = value != only.end() && given == Json(std::string(value->second));
+      MH_CHECK(fits || says_nothing(given), FormatError, file, ": ", key, " ", quote(given.dump(), 80),
+               " is not supported");
+    }
   }
   // A tokenizer that keeps capitals is refused where the folder wants them gone.
   const Json* lowers = find_value(json, "do_lower_case");
   MH_CHECK(lowers == nullptr || !lowers->is_bool() || !lowers->as_bool() ||
                tokenizer.encode("The CAT") == tokenizer.encode("the cat"),
-           FormatError, folder,
-           "/sentence_bert_config.json: do_lower_case is not supported, and the tokenizer keeps capitals");
+           FormatError, file, ": do_lower_case is not supported, and the tokenizer keeps capitals");
 }
 
 }  // namespace detail

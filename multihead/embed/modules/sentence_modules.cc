@@ -307,10 +307,12 @@ std::map<std::string, io::CheckpointContents> SentenceEncoder::module_files() co
   Json limits = Json::object({{"max_seq_length", max_length_}, {"do_lower_case", Json(false)}});
   if (!mix_.weights.empty()) limits["config_args"] = Json::object({{kGivesStates, Json(true)}});
   own["sentence_bert_config.json"] = text_of(limits);
-  own["config_sentence_transformers.json"] = text_of(Json::object(
+  Json usual = Json::object(
       {{"prompts", prompts},
        {"default_prompt_name", prompts_.default_name.empty() ? Json() : Json(prompts_.default_name)},
-       {"similarity_fn_name", prompts_.similarity.empty() ? "cosine" : prompts_.similarity}}));
+       {"similarity_fn_name", prompts_.similarity.empty() ? "cosine" : prompts_.similarity}});
+  if (prompts_.truncate_dim > 0) usual["truncate_dim"] = prompts_.truncate_dim;
+  own["config_sentence_transformers.json"] = text_of(usual);
   return folders;
 }
 

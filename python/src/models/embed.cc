@@ -386,6 +386,7 @@ void bind_sentence_encoder(nb::module_& m) {
       .def_prop_ro("max_length", &SentenceEncoder::max_length)
       .def_prop_ro("prompts", &SentenceEncoder::prompts)
       .def_prop_ro("default_prompt_name", &SentenceEncoder::default_prompt_name)
+      .def_prop_ro("truncate_dim", &SentenceEncoder::truncate_dim)
       .def_prop_ro("similarity_fn_name", &SentenceEncoder::similarity_fn_name)
       .def_prop_ro("model",
                    [](nb::handle self) {
