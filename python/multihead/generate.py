@@ -15,7 +15,7 @@ class TextGenerator:
     """A language model's folder or .gguf file, from text to text. Nothing is downloaded.
 
     `model` and `tokenizer` are the parts. What the folder's generation_config.json says holds unless a call says
-    otherwise. weights: 'int8', 'q8', 'q5' or 'q4' for less memory and time, as LanguageModel.load() takes them.
+    otherwise; its stop_strings end a text besides a call's. weights: 'int8', 'q8', 'q5' or 'q4' for less memory and time, as LanguageModel.load() takes them.
     """
 
     model: LanguageModel
@@ -96,9 +96,8 @@ class TextGenerator:
     ) -> dict[str, Any]:  # fmt: skip
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = {**self._defaults, **{name: value for name, value in given.items() if value is not None}}
-        options.update(max_new_tokens=max_new_tokens, seed=seed)
-        if stop_strings:
-            options.update(stop_strings=list(stop_strings), tokenizer=self.tokenizer)
+        options.update(max_new_tokens=max_new_tokens, seed=seed, tokenizer=self.tokenizer)
+        options["stop_strings"] = [*stop_strings, *options.get("stop_strings", [])]
         return options
 
     def _write(self, ids: list[list[int]], options: dict[str, Any], on_text: Callable[[str], Any] | None) -> list[str]:

@@ -1,7 +1,9 @@
 """What a Python user meets first: text to text, printed modules and configurations, schedules."""
 
-import numpy as np
+import json
 import shutil
+
+import numpy as np
 
 import pytest
 
@@ -39,6 +41,22 @@ def test_text_to_text(folder):
         writer.generate(["a", "b"], on_text=print)
     with pytest.raises(TypeError, match="TextGenerator"):
         writer.model.generate("the cat")
+
+
+def test_a_folders_stop_strings_end_texts(folder, tmp_path):
+    own = shutil.copytree(folder, tmp_path / "stops")
+    whole = mh.TextGenerator(own).generate("the cat", max_new_tokens=12, temperature=0)
+    first, second = whole[len(whole) // 2], whole[1:3]
+    (own / "generation_config.json").write_text(json.dumps({"stop_strings": [first]}))
+    assert mh._core.generation_defaults(own)["stop_strings"] == [first]
+    writer = mh.TextGenerator(own)
+    for texts, more in (([first], []), ([first, second], [second])):
+        end = min(whole.index(text) + len(text) for text in texts)
+        found = writer.generate("the cat", max_new_tokens=12, temperature=0, stop_strings=more)
+        assert found != whole and found.startswith(whole[:end]) and whole.startswith(found)
+        assert writer.generate(["the cat"], max_new_tokens=12, temperature=0, stop_strings=more) == [found]
+    with pytest.raises(ValueError, match="stop_strings"):
+        writer.model.generate([1], **mh._core.generation_defaults(own))
 
 
 def test_half_characters_wait_for_their_other_half():

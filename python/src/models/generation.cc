@@ -206,7 +206,8 @@ int64_t submit_call(Generator& generator, nb::handle prompt, const GenerateOptio
 // A model folder's defaults of generation, as keyword arguments.
 nb::dict generation_defaults(const Path& folder) {
   GenerateOptions options;
-  apply(models::load_generation_config(folder), options);
+  const models::GenerationConfig config = models::load_generation_config(folder);
+  apply(config, options);
   nb::dict words;
   words["temperature"] = options.sampling.temperature;
   words["top_k"] = options.sampling.top_k;
@@ -218,6 +219,7 @@ nb::dict generation_defaults(const Path& folder) {
   words["min_new_tokens"] = options.min_new_tokens;
   words["suppress"] = options.suppress;
   words["last_token"] = options.last_token;
+  words["stop_strings"] = config.stop_strings;
   return words;
 }
 
@@ -245,7 +247,8 @@ void bind_generate(nb::class_<LanguageModel>& c) {
 
 void bind_generator(nb::module_& m) {
   m.def("generation_defaults", &generation_defaults, "folder"_a,
-        "What the folder's generation_config.json asks of generate(), as keyword arguments.");
+        "What the folder's generation_config.json asks of generate(), as keyword arguments. stop_strings "
+        "want a tokenizer beside them.");
   m.def(
       "load_with_tokenizer",
       [](const Path& path, const std::optional<std::string>& weights) {
