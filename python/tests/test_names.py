@@ -260,7 +260,7 @@ INTERNAL = {  # reason: names
     "path_to_json path_from_json "
     "FolderLock RunFolder Staging random_id is_id write_staged find_leftovers remove_leftovers foreign_directory "
     "entry_of manifest_text is_unchanged foreign_checkpoints write_contents Look foreign_files replace_files "
-    "remove_files adopt_files save_files write_model lock_folder refuse_foreign check_complete finish_files holds_other publish_staged "
+    "remove_files adopt_files save_files write_model lock_folder refuse_foreign check_complete finish_files holds_other publish_staged is_read_from_folders "
     "model_folder_files",
     "what pages with a laboratory need": "NamedTokens answer",
     "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
