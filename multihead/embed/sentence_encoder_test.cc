@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -20,6 +19,7 @@
 #include "multihead/ops/norm.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
+#include "multihead/testing/sentence_folder.h"
 
 namespace multihead::embed {
 namespace {
@@ -28,51 +28,11 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-text::Tokenizer make_tokenizer() {
-  return text::Tokenizer::train_bpe("the cat sat on the mat and the dog sat on the cat", {.vocab_size = 270});
-}
-
-models::Encoder make_encoder() {
-  models::EncoderConfig c;
-  c.vocab_size = 280, c.context = 40, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 24;
-  Rng rng(11);
-  return {c, rng};
-}
-
-/// A folder of sentence-transformers with a random encoder.
-class Folder {
- public:
-  Folder()
-      : path((fs::temp_directory_path() / concat("multihead_embed_", ::getpid(), "_", counter++)).string()) {
-    models::Encoder encoder = make_encoder();
-    models::save_encoder(encoder, path);
-    make_tokenizer().save(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& content) const {
-    fs::create_directories((fs::path(path) / name).parent_path());
-    write_file_atomically((fs::path(path) / name).string(), content);
-  }
-  std::string error() const {
-    try {
-      SentenceEncoder::load(path);
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return "loaded";
-  }
-  const std::string path;
-
- private:
-  static inline int counter = 0;
-};
-
-std::string module(const std::string& type, const std::string& path) {
-  return R"({"type": "sentence_transformers.models.)" + type + R"(", "path": ")" + path + "\"}";
-}
-
-const std::vector<std::string> kTexts = {"the cat", "a dog sat on the mat and the cat sat on the dog", "m",
-                                         "the dog"};
+using testing::kTexts;
+using testing::make_encoder;
+using testing::make_tokenizer;
+using testing::module;
+using Folder = testing::SentenceFolder;
 
 TEST(SentenceEncoderTest, PoolsAsTheFolderSays) {
   const Folder folder;
@@ -434,105 +394,6 @@ TEST(SentenceEncoderTest, ARouterSendsTextsByTheirTask) {
   EXPECT_THAT(error("query"), HasSubstr("got \"StaticEmbedding\""));
   folder.write("router_config.json", R"({"types": {}, "structure": {"query": ["../q"]}})");
   EXPECT_THAT(error("query"), HasSubstr("has no type"));
-}
-
-TEST(SentenceEncoderTest, FoldersThatAreNotUnderstoodAreRefused) {
-  const Folder folder;
-  folder.write("modules.json", "{}");
-  EXPECT_THAT(folder.error(), HasSubstr("must be an array"));
-  folder.write("modules.json", "[" + module("Transformer", "../other") + "]");
-  EXPECT_THAT(folder.error(), HasSubstr("leaves the folder"));
-  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("CNN", "1") + "]");
-  EXPECT_THAT(folder.error(), HasSubstr("\"CNN\" is not supported"));
-  folder.write("modules.json", "[" + module("Pooling", "") + "]");
-  EXPECT_THAT(folder.error(), HasSubstr("must be a Transformer"));
-  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
-  for (const auto& [config, name] :
-       {std::pair(R"({"pooling_mode": "attention"})", "pooling_mode"),
-        {R"({"pooling_mode": "mean", "word_embedding_dimension": 3})", "word_embedding_dimension"},
-        {R"({"pooling_mode": "mean", "scale": 2})", "scale"}}) {
-    folder.write("1/config.json", config);
-    EXPECT_THAT(folder.error(), HasSubstr(name));
-  }
-  folder.write("1/config.json", "{}");
-  EXPECT_THAT(folder.error(), HasSubstr("no way of pooling"));
-  folder.write("1/config.json", R"({"pooling_mode": "mean"})");
-  folder.write("sentence_bert_config.json", R"({"max_seq_length": -1})");
-  EXPECT_THAT(folder.error(), HasSubstr("max_seq_length must be positive"));
-  folder.write("sentence_bert_config.json", R"({"do_lower_case": true})");
-  EXPECT_THAT(folder.error(), HasSubstr("do_lower_case"));
-  folder.write("sentence_bert_config.json", R"({"transformer_task": "fill-mask"})");
-  EXPECT_THAT(folder.error(), HasSubstr("transformer_task"));
-  folder.write("sentence_bert_config.json", "{}");
-  folder.write("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})");
-  EXPECT_THAT(folder.error(), HasSubstr("model_type"));
-  for (const char* columns : {"0", "-1", "1.5", "\"4\""}) {
-    folder.write("config_sentence_transformers.json", concat(R"({"truncate_dim": )", columns, "}"));
-    EXPECT_THAT(folder.error(), HasSubstr("truncate_dim must be a positive integer"));
-  }
-}
-
-TEST(SentenceEncoderTest, KeysOfTheTransformerThatAreNotUnderstoodAreRefused) {
-  const Folder folder;
-  for (const auto& [config, part] :
-       {std::pair(R"({"foo": 1})", "foo"),
-        {R"({"model_args": {"num_labels": 3}})", "model_args.num_labels"},
-        {R"({"config_args": {"hidden_act": "relu"}})", "config_args.hidden_act"},
-        {R"({"tokenizer_args": {"padding_side": "left"}})", "tokenizer_args.padding_side"},
-        {R"({"model_kwargs": 3})", "model_kwargs must be an object"},
-        {R"({"processing_kwargs": {"text": {"padding": "max_length"}}})", "processing_kwargs"},
-        {R"({"tokenizer_name_or_path": "other"})", "tokenizer_name_or_path"},
-        {R"({"query_length": 3})", "query_length"},
-        {R"({"modality_config": {"image": {}}})", "modality_config"},
-        {R"({"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}})",
-         "modality_config"},
-        {"[]", "must be an object"}}) {
-    folder.write("sentence_bert_config.json", config);
-    EXPECT_THAT(folder.error(), HasSubstr(part)) << config;
-  }
-  folder.write("sentence_bert_config.json", R"({"max_seq_length": 9, "do_lower_case": false, "foo": null,
-      "bar": {}, "unpad_inputs": true, "transformer_task": "feature-extraction", "query_expansion": null,
-      "module_output_name": "token_embeddings", "processing_kwargs": {}, "config_kwargs": {},
-      "model_args": {"torch_dtype": "float16", "attn_implementation": "sdpa"}, "tokenizer_args": {},
-      "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"},
-                          "message": {"method": "forward", "method_output_name": "last_hidden_state",
-                                      "format": "flat"}}})");
-  EXPECT_EQ(folder.error(), "loaded");
-}
-
-TEST(SentenceEncoderTest, ModulesOfOtherPackagesAreRefused) {
-  const Folder folder;
-  const auto list = [&](const std::string& type, const std::string& more) {
-    folder.write("modules.json", R"([{"type": ")" + type + R"(", "path": "")" + more + "}]");
-    return folder.error();
-  };
-  for (const char* type : {"my.Transformer", "Transformer", "sentence_transformers", "custom_st.Pooling"})
-    EXPECT_THAT(list(type, ""), HasSubstr("module type \"")) << type;
-  for (const char* type : {"sentence_transformers.models.Transformer",
-                           "sentence_transformers.base.modules.transformer.Transformer",
-                           "pylate.models.Transformer", "custom_st.Transformer"})
-    EXPECT_EQ(list(type, R"(, "kwargs": ["task"])"), "loaded") << type;
-  EXPECT_THAT(list("sentence_transformers.models.Transformer", R"(, "kwargs": ["task", "size"])"),
-              HasSubstr("kwargs may be task alone, got"));
-  EXPECT_THAT(list("sentence_transformers.models.Transformer", R"(, "kwargs": {"size": 3})"),
-              HasSubstr("kwargs must be an array"));
-}
-
-// As sentence-transformers does: a larger number keeps all, and what a call says goes first.
-TEST(SentenceEncoderTest, AFolderMaySayHowManyColumnsAreKept) {
-  const Folder folder;
-  const std::string file = "config_sentence_transformers.json";
-  const SentenceEncoder whole = SentenceEncoder::load(folder.path);
-  folder.write(file, R"({"truncate_dim": 4})");
-  const SentenceEncoder cut = SentenceEncoder::load(folder.path);
-  EXPECT_EQ(cut.width({}), 4);
-  EXPECT_EQ(cut.encode(kTexts).to_vector<float>(),
-            whole.encode(kTexts, {.truncate_dim = 4}).to_vector<float>());
-  EXPECT_EQ(cut.encode(kTexts, {.truncate_dim = 24}).to_vector<float>(),
-            whole.encode(kTexts).to_vector<float>());
-  EXPECT_EQ(Json::parse(cut.module_files().at("").files.at(file)).at("truncate_dim"), Json(4));
-  folder.write(file, R"({"truncate_dim": 4000})");
-  EXPECT_EQ(SentenceEncoder::load(folder.path).width({}), 24);
 }
 
 TEST(SentenceEncoderTest, Bf16IsCloseAndHasTheSameBitsInWhateverCompany) {
