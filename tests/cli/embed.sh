@@ -91,8 +91,8 @@ expect 3 'is not the vector of line 1 .*length 1, not' "$multihead" search by_do
 # Queries and documents through one Transformer, pooled in two ways.
 mkdir -p routed/query routed/document
 cp -r model routed/shared
-printf '[{"type": "st.Router", "path": ""}]' >routed/modules.json
-printf '{"types": {"shared": "st.Transformer", "query": "st.Pooling", "document": "st.Pooling"}, "structure": {
+printf '[{"type": "sentence_transformers.models.Router", "path": ""}]' >routed/modules.json
+printf '{"types": {"shared": "sentence_transformers.models.Transformer", "query": "sentence_transformers.models.Pooling", "document": "sentence_transformers.models.Pooling"}, "structure": {
   "query": ["shared", "query"], "document": ["shared", "document"]}}' >routed/router_config.json
 printf '{"pooling_mode": "cls"}' >routed/query/config.json
 printf '{"pooling_mode": "max"}' >routed/document/config.json
