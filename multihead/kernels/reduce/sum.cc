@@ -16,6 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int64_t kTileColumns = 1024;  // whose sums stay in L1
+inline constexpr int64_t kSumRows = 8192;
 
 // Of one chain. Four arrays, `stride` elements apart, at a time: a chain of additions waits for each.
 template <class T>
@@ -47,13 +48,13 @@ void SumRuns(const T* x, int64_t count, int64_t runs, float* sums) {
     *sums = SumOfChains(count, [&](int64_t at, int64_t n) HWY_ATTR { return SumChain(x + at, n); });
 }
 
-// Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64, those per kSumChain, and the rest in f64, because the error
+// Columns of Σ_n x[n, i]: chains of 8 rows, added up per 64, those per kSumRows, and the rest in f64, because the error
 // of a chain grows with its length. Eight rows at a time go through all columns: memory is read in long runs.
 template <class T>
 void SumTile(const T* x, float* y, const AxisSum& s, int64_t columns) {
   alignas(64) float block[kTileColumns] = {};
   double total[kTileColumns];
-  const bool is_long = s.axis > kSumChain;
+  const bool is_long = s.axis > kSumRows;
   if (is_long) std::fill(total, total + columns, 0.0);
   std::fill(y, y + columns, 0.0f);
   for (int64_t n = 0; n < s.axis;) {
@@ -67,7 +68,7 @@ void SumTile(const T* x, float* y, const AxisSum& s, int64_t columns) {
       Store(ends ? Set(0) : chain, block + i);
       if (ends) at.Store(Add(at.Load(y + i), chain), y + i);
     });
-    if (!is_long || (n % kSumChain != 0 && n < s.axis)) continue;
+    if (!is_long || (n % kSumRows != 0 && n < s.axis)) continue;
     for (int64_t i = 0; i < columns; ++i) {
       total[i] += y[i];
       y[i] = n < s.axis ? 0.0f : static_cast<float>(total[i]);
