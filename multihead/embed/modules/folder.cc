@@ -267,8 +267,8 @@ void check_options_of_class(const std::string& file, const std::string& key, con
       "trust_remote_code", "attn_implementation", "torch_dtype",     "dtype",     "device_map",
       "use_fast",          "low_cpu_mem_usage",   "use_safetensors", "use_cache", "output_hidden_states"};
   for (const JsonMember& option : given.members()) {
-    MH_CHECK(says_nothing(option.value) || std::ranges::count(kHarmless, option.key) > 0, FormatError, file,
-             ": ", key, ".", option.key, " ", quote(option.value.dump(), 80), " is not supported");
+    MH_CHECK(says_nothing(option.value) || std::ranges::count(kHarmless, option.key.view()) > 0, FormatError,
+             file, ": ", key, ".", option.key, " ", quote(option.value.dump(), 80), " is not supported");
   }
 }
 
