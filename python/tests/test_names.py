@@ -424,3 +424,10 @@ def test_what_another_member_does_is_there(name):
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_is_elsewhere_is_there(name):
     assert in_python(ELSEWHERE[name]) is not None
+
+
+def test_the_source_distribution_leaves_out_folders_of_the_top_alone():
+    text = (HEADERS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    (patterns,) = re.findall(r"^sdist\.exclude = \[(.*)\]", text, re.MULTILINE)
+    for pattern in re.findall(r'"([^"]*)"', patterns):  # "bench" is cli/bench, too, without which the extension does not load
+        assert pattern.startswith("/"), pattern
