@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 inline constexpr int64_t kTileColumns = 1024;  // whose sums stay in L1
-inline constexpr int64_t kSumRows = 8192;
+inline constexpr int64_t kSumRows = 8192;      // of a column, before f64 takes over
 
 // Of one chain. Four arrays, `stride` elements apart, at a time: a chain of additions waits for each.
 template <class T>

@@ -191,9 +191,8 @@ void bind_calls(nb::class_<LanguageModel>& c) {
         return unlocked([&] { return model.features_from(layer, x, options); });
       },
       "layer"_a, "resid"_a, nb::kw_only(), "mask"_a = nb::none(), "rng"_a = nb::none(),
-      "features() starting at a layer, from its resid_pre [B, T, E] (with post-norm not the resid_post of "
-      "the "
-      "layer\nbefore, which is not normed yet); num_layers: only the final norm.");
+      "features() starting at a layer, from its resid_pre [B, T, E] (with post-norm not the resid_post "
+      "of the layer\nbefore, which is not normed yet); num_layers: only the final norm.");
   def_op(
       c, "logits", "logits",
       [](const LanguageModel& model, const Tensor& features) { return model.logits(features); }, "features"_a,

@@ -249,9 +249,8 @@ void bind_makers(nb::module_& m) {
         Tensor t = to_tensor(data, {"tensor", "data"});
         if (t.requires_grad() && Tape::current() != nullptr) {
           throw nb::type_error(
-              "tensor: data is a Tensor that requires a gradient, which would be lost; use it as it is, to() "
-              "or "
-              "clone() of it, or take its detach()");
+              "tensor: data is a Tensor that requires a gradient, which would be lost; use it as it is, "
+              "to() or clone() of it, or take its detach()");
         }
         t = t.detach();
         if (is_read_only(data)) t = t.clone();  // a Tensor can be written to
