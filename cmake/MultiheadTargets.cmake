@@ -2,8 +2,13 @@
 #   multihead_folder(ops LINK <third-party targets> DEPENDS <other folders> COLD <beginnings of files' paths>)
 # Sources are found by suffix: x.cc, x_test.cc, x_bench.cc lie side by side. The cold ones parse, check, or call loops
 # that lie elsewhere. Half of their compile time was optimisation, so releases compile them with -Og; by Clang, which makes
-# what is carried elsewhere (wheels, the static program, the browser's), for size.
-set(MULTIHEAD_COLD_OPTION $<$<CONFIG:Release>:$<IF:$<CXX_COMPILER_ID:Clang>,-Os,-Og>>)
+# what is carried elsewhere (wheels, the static program, the browser's), for size. Under sanitizers, whose checks slow the
+# optimiser most, they are not optimised.
+if(MULTIHEAD_SANITIZE)
+  set(MULTIHEAD_COLD_OPTION -O0)
+else()
+  set(MULTIHEAD_COLD_OPTION $<$<CONFIG:Release>:$<IF:$<CXX_COMPILER_ID:Clang>,-Os,-Og>>)
+endif()
 
 set(MULTIHEAD_FOLDERS "" CACHE INTERNAL "")
 

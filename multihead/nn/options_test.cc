@@ -47,10 +47,11 @@ Tensor normal(const Shape& shape, uint64_t seed = 3) {
 // Sizes of a path.
 struct Sizes {
   int64_t queries, keys;
+  auto operator<=>(const Sizes&) const = default;
 };
 
 // Cases of the options of a score, with their values in testing/option_cases.h.
-std::map<std::string, Case> score_cases(const Sizes& sizes) {
+std::map<std::string, Case> make_score_cases(const Sizes& sizes) {
   const testing::AttentionDims dims{kBatch, kHeads, kKvHeads, sizes.queries, sizes.keys, kDim, kDim};
   std::map<std::string, Case> all;
   for (const testing::OptionCase& c : testing::option_cases()) {
@@ -70,6 +71,13 @@ std::map<std::string, Case> score_cases(const Sizes& sizes) {
   return all;
 }
 
+const std::map<std::string, Case>& score_cases(const Sizes& sizes) {
+  static std::map<Sizes, std::map<std::string, Case>> made;
+  const auto [found, is_new] = made.try_emplace(sizes);
+  if (is_new) found->second = make_score_cases(sizes);
+  return found->second;
+}
+
 std::map<std::string, Case> cases(const Sizes& sizes, Extras& x) {
   using O = AttentionOptions;
   const auto valid = [](int64_t first) { return lengths(Tensor::of<int64_t>({kBatch}, {first, 1})); };
@@ -87,7 +95,8 @@ std::map<std::string, Case> cases(const Sizes& sizes, Extras& x) {
       {"allow_binary_bias",
        {[](O& o) { o.allow_binary_bias = true; }, [=](O& o) { o.bias = zeros_and_ones; }}},
   };
-  all.merge(score_cases(sizes));
+  const auto& of_score = score_cases(sizes);
+  all.insert(of_score.begin(), of_score.end());
   return all;
 }
 
