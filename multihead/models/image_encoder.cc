@@ -127,7 +127,8 @@ Tensor ImageEncoder::embed(const Tensor& pixels) const {
   const Tensor blocks = permute(reshape(pixels, {images, c.channels, side, p, side, p}), {0, 2, 4, 1, 3, 5});
   const Tensor patches = linear(reshape(blocks, {images, side * side, patch_elements(c)}),
                                 reshape(patch_weight, {c.embed_dim, -1}), patch_bias);
-  const Tensor x = concat({expand(class_token, {images, 1, c.embed_dim}), patches}, 1);
+  const Tensor x =
+      concat({expand(class_token, {images, 1, c.embed_dim}), cast(patches, class_token.dtype())}, 1);
   return add(point("embed", x), position_embedding);
 }
 

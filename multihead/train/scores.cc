@@ -136,37 +136,63 @@ double mean_squared_error(std::span<const double> guesses, std::span<const doubl
   return sum / static_cast<double>(truth.size());
 }
 
+namespace {
+
+// The mean of 1 / the rank of the first relevant one, over all orders of `size` documents, `relevant` of which are, at the
+// ranks from `rank` on.
+double mean_reciprocal(int64_t rank, int64_t size, int64_t relevant) {
+  double sum = 0, none_before = 1;
+  for (int64_t at = 0; at <= size - relevant; ++at) {
+    const double share = static_cast<double>(relevant) / static_cast<double>(size - at);
+    sum += none_before * share / static_cast<double>(rank + at);
+    none_before *= 1 - share;
+  }
+  return sum;
+}
+
+double discount(size_t rank) { return 1 / std::log2(static_cast<double>(rank) + 2); }
+
+}  // namespace
+
 int64_t RankingScore::add(std::span<const float> scores, std::span<const double> gains) {
-  std::vector<size_t> order(scores.size());
+  constexpr std::array<size_t, 3> kRecalls = {1, 3, 10};
+  constexpr size_t kNdcg = 10;
+  const size_t count = scores.size();
+  std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   std::vector<double> best(gains.begin(), gains.end());
   std::ranges::sort(best, std::greater());
-  const auto relevant = static_cast<double>(std::ranges::count_if(gains, [](double g) { return g > 0; }));
+  const auto relevant = std::ranges::count_if(gains, [](double g) { return g > 0; });
   if (relevant == 0) return 0;
-  double found = 0, gained = 0, ideal = 0;
+  double gained = 0, ideal = 0;
   int64_t first = 0;
-  for (size_t rank = 0; rank < order.size(); ++rank) {
-    const double gain = gains[order[rank]];
-    if (gain > 0 && first == 0) first = static_cast<int64_t>(rank) + 1;
-    if (rank >= 10 && first > 0) break;
-    if (rank >= 10) continue;
-    found += gain > 0 ? 1 : 0;
-    gained += gain / std::log2(static_cast<double>(rank) + 2);
-    ideal += best[rank] / std::log2(static_cast<double>(rank) + 2);
-    if (rank == 0) recall_1_ += found / relevant;
-    if (rank < 3 && (rank == 2 || rank + 1 == order.size())) recall_3_ += found / relevant;
+  for (size_t rank = 0; rank < std::min(kNdcg, count); ++rank) ideal += best[rank] * discount(rank);
+  for (size_t begin = 0, end = 0; begin < count && (begin < kNdcg || first == 0); begin = end) {
+    double gain = 0;
+    int64_t found = 0;
+    for (; end < count && (end == begin || scores[order[end]] == scores[order[begin]]); ++end) {
+      gain += gains[order[end]];
+      found += gains[order[end]] > 0 ? 1 : 0;
+    }
+    const auto size = static_cast<double>(end - begin);
+    for (size_t rank = begin; rank < std::min(kNdcg, end); ++rank) gained += gain / size * discount(rank);
+    for (size_t i = 0; i < kRecalls.size(); ++i) {
+      const auto within = static_cast<double>(std::clamp(kRecalls[i], begin, end) - begin);
+      recalls_[i] += static_cast<double>(found) / static_cast<double>(relevant) * (within / size);
+    }
+    if (first > 0 || found == 0) continue;
+    first = static_cast<int64_t>(begin) + 1;
+    reciprocal_ += mean_reciprocal(first, static_cast<int64_t>(end - begin), found);
   }
   ++queries_;
-  recall_10_ += found / relevant;
-  reciprocal_ += 1 / static_cast<double>(first);
   ndcg_ += gained / ideal;
   return first;
 }
 
 double RankingScore::recall(int64_t at) const {
   MH_CHECK(at == 1 || at == 3 || at == 10, ValueError, "recall: expected 1, 3 or 10, got ", at);
-  return mean(at == 1 ? recall_1_ : at == 3 ? recall_3_ : recall_10_);
+  return mean(recalls_[at == 1 ? 0 : at == 3 ? 1 : 2]);
 }
 
 Json to_json(const RankingScore& score) {

@@ -1,6 +1,7 @@
 // How well labels, rankings and numbers are predicted: what scikit-learn's functions of these names give.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -51,8 +52,9 @@ double mean_squared_error(std::span<const double> guesses, std::span<const doubl
 /// Sums over queries. A query counts only if something is relevant to it.
 class RankingScore {
  public:
-  /// A query's scores of all documents and how relevant each is (0: not at all, 1, or degrees). Of equal scores
-  /// the first document comes first. Returns the best rank, from 1, of a relevant document; 0: there is none.
+  /// A query's scores of all documents and how relevant each is (0: not at all, 1, or degrees). Documents with equal
+  /// scores count as the mean of all orders of them (McSherry & Najork 2008). Returns the best rank, from 1, that a
+  /// relevant document may have; 0: there is none.
   int64_t add(std::span<const float> scores, std::span<const double> gains);
 
   int64_t queries() const { return queries_; }
@@ -64,7 +66,8 @@ class RankingScore {
   double mean(double sum) const { return queries_ > 0 ? sum / static_cast<double>(queries_) : 0; }
 
   int64_t queries_ = 0;
-  double recall_1_ = 0, recall_3_ = 0, recall_10_ = 0, reciprocal_ = 0, ndcg_ = 0;
+  std::array<double, 3> recalls_ = {};
+  double reciprocal_ = 0, ndcg_ = 0;
 };
 Json to_json(const RankingScore& score);
 

@@ -40,13 +40,31 @@ TEST(ScoresTest, RankingsAreScoredAsByScikitLearn) {
   EXPECT_NEAR(score.ndcg_at_10(), 0.5, 1e-15);
   EXPECT_EQ(score.recall(1), 0);
   EXPECT_EQ(score.recall(3), 1);
-  EXPECT_EQ(score.add(scores, std::vector<double>{3, 1, 0, 0}), 1);  // of equal scores the first is first
-  EXPECT_NEAR(score.ndcg_at_10(), (0.5 + 0.6312514506692648) / 2, 1e-12);
-  EXPECT_EQ(score.recall(1), 0.25);
+  EXPECT_EQ(score.add(scores, std::vector<double>{3, 1, 0, 0}), 1);  // of equal scores the mean of all orders
+  EXPECT_NEAR(score.ndcg_at_10(), (0.5 + 0.5804283459168915) / 2, 1e-12);
+  EXPECT_NEAR(score.mrr(), (1.0 / 3 + 0.75) / 2, 1e-12);
+  EXPECT_EQ(score.recall(1), 0.125);
   EXPECT_EQ(score.recall(3), 0.75);
   EXPECT_EQ(score.recall(10), 1);
   EXPECT_EQ(score.add(scores, std::vector<double>{0, 0, 0, 0}), 0);
   EXPECT_EQ(score.queries(), 2);
+}
+
+// A model that knows nothing gets no more for the right document standing first in the file.
+TEST(ScoresTest, EqualScoresDoNotKnowTheOrderOfTheFile) {
+  const std::vector<float> scores = {1, 1, 1, 0.5F, 1};
+  for (const std::vector<double>& gains : {std::vector<double>{1, 0, 0, 2, 0}, {0, 0, 0, 2, 1}}) {
+    RankingScore score;
+    EXPECT_EQ(score.add(scores, gains), 1);
+    EXPECT_NEAR(score.ndcg_at_10(), 0.537493329291921, 1e-12);
+    EXPECT_NEAR(score.mrr(), (1 + 1 / 2.0 + 1 / 3.0 + 1 / 4.0) / 4, 1e-12);
+    EXPECT_NEAR(score.recall(1), 1 / 8.0, 1e-12);
+    EXPECT_NEAR(score.recall(3), 3 / 8.0, 1e-12);
+    EXPECT_NEAR(score.recall(10), 1, 1e-12);
+  }
+  RankingScore two;  // of three: (1 + 1 + 1/2) / 3
+  two.add(std::vector<float>{0, 0, 0}, std::vector<double>{0, 1, 1});
+  EXPECT_NEAR(two.mrr(), 2.5 / 3, 1e-12);
 }
 
 // f1_score(average="micro"), (average="macro") and accuracy_score of scikit-learn.

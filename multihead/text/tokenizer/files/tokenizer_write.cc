@@ -1,7 +1,8 @@
 // Writes tokenizer.json.
-#include "multihead/core/error.h"
-
+#include <algorithm>
 #include <filesystem>
+
+#include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/json.h"
 #include "multihead/io/file_set.h"
@@ -77,6 +78,10 @@ std::string Tokenizer::config_json() const {
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   for (const auto& [key, role] : kRoles) {
     if (const std::string& token = model_->special.*role; !token.empty()) config[key] = token;
+  }
+  // Otherwise transformers leaves out which text a token belongs to.
+  if (std::ranges::any_of(model_->pair, [](const TemplateItem& item) { return item.type_id != 0; })) {
+    config["model_input_names"] = Json::parse(R"(["input_ids", "token_type_ids", "attention_mask"])");
   }
   if (!model_->chat_template.empty()) config["chat_template"] = model_->chat_template;
   config["clean_up_tokenization_spaces"] = model_->cleans_up;
