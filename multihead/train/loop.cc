@@ -336,13 +336,13 @@ void TrainLoop::check_best() const {
 bool TrainLoop::compare() {
   Progress& p = progress_;
   const double now = merit(options_.best, p.last_loss, p.last_figures),
-               most = options_.best == "loss" ? -p.best_loss : p.best_figure;
-  const bool is_best = p.step > 0 && (p.best_step < 0 || now > most);
+               most = merit(options_.best, p.best_loss, p.best_figures);
+  const bool is_more = now > most || (std::isnan(most) && !std::isnan(now));
+  const bool is_best = p.step > 0 && (p.best_step < 0 || is_more);
   const bool improves = is_best && !(now <= merit(options_.best, p.first_loss, p.first_figures));
   p.evaluations_since_best = improves || p.step == 0 ? 0 : p.evaluations_since_best + 1;
   if (!is_best) return false;
   p.best_loss = p.last_loss, p.best_figures = p.last_figures, p.best_step = p.step;
-  if (options_.best != "loss") p.best_figure = now;
   return true;
 }
 

@@ -142,8 +142,6 @@ struct Progress {
   double first_loss = std::numeric_limits<double>::quiet_NaN();  ///< validation loss before the first step
   double last_loss = std::numeric_limits<double>::quiet_NaN();   ///< the latest
   double best_loss = std::numeric_limits<double>::infinity();    ///< of the best step
-  double best_figure =
-      -std::numeric_limits<double>::infinity();  ///< of it, where LoopOptions::best is no loss
   Figures first_figures = {}, last_figures = {}, best_figures = {};  ///< the other results, likewise
   int64_t best_step = -1;
   int64_t evaluations_since_best = 0;  ///< those since one improved on all, the start included

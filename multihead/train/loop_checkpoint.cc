@@ -63,7 +63,6 @@ Json to_json(const Progress& p) {
                        {"first_loss", number_or_null(p.first_loss)},
                        {"last_loss", number_or_null(p.last_loss)},
                        {"best_loss", number_or_null(p.best_loss)},
-                       {"best_figure", number_or_null(p.best_figure)},
                        {"first_figures", to_json(p.first_figures)},
                        {"last_figures", to_json(p.last_figures)},
                        {"best_figures", to_json(p.best_figures)},
@@ -83,7 +82,7 @@ Progress progress_from_json(io::ConfigReader& in) {
   p.first_loss = in.number_or("first_loss", kNan);
   p.last_loss = in.number_or("last_loss", kNan);
   p.best_loss = in.number_or("best_loss", std::numeric_limits<double>::infinity());
-  p.best_figure = in.number_or("best_figure", -std::numeric_limits<double>::infinity());
+  in.ignore({"best_figure"});  // of earlier versions, which is one of best_figures
   p.first_figures = figures_from(in, "first_figures");
   p.last_figures = figures_from(in, "last_figures");
   p.best_figures = figures_from(in, "best_figures");
@@ -92,7 +91,7 @@ Progress progress_from_json(io::ConfigReader& in) {
   if (p.best_step == 0) {  // of earlier versions: the start, which has no checkpoint
     const Progress none;
     p.best_step = none.best_step, p.best_loss = none.best_loss;
-    p.best_figure = none.best_figure, p.best_figures = {};
+    p.best_figures = {};
   }
   return p;
 }

@@ -23,4 +23,14 @@ std::vector<double> measure_rows(
 /// The checksum of a file with these columns, TAB between them; empty columns are left out.
 uint64_t checksum_of_columns(const std::vector<std::vector<std::string>>& columns);
 
+/// Of the data of a run, which is resumed with the same. 0: none.
+struct DataSums {
+  uint64_t training = 0, validation = 0;
+};
+/// Of the texts in columns.
+inline DataSums sums_of_columns(const std::vector<std::vector<std::string>>& training,
+                                const std::vector<std::vector<std::string>>& validation) {
+  return {checksum_of_columns(training), validation[0].empty() ? 0 : checksum_of_columns(validation)};
+}
+
 }  // namespace multihead::train

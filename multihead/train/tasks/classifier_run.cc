@@ -60,7 +60,8 @@ ClassifierData prepare_classifier_data(const text::LabelledTexts& training,
                       read_targets(training, validation, problem_of(s), s.model, s.labels_as_names)};
   data.training = encode(training, tokenizer, s);
   data.validation = encode(validation, tokenizer, s);
-  data.checksum = checksum_of_columns({training.texts, training.seconds, training.labels});
+  data.sums = sums_of_columns({training.texts, training.seconds, training.labels},
+                              {validation.texts, validation.seconds, validation.labels});
   return data;
 }
 
@@ -103,7 +104,7 @@ ClassifierTask::ClassifierTask(const ClassifierSettings& settings, const Classif
           [&](const ClassifierSettings& s, std::vector<std::string>& fresh) {
             return make_model(s, data.targets.names, init, fresh);
           },
-          data_id("texts", data.checksum, data.tokenizer), settings.eval_texts),
+          data_id("texts", data.sums, data.tokenizer), settings.eval_texts),
       data_(data),
       init_(init),
       weights_(settings.balanced ? balanced_weights(data.targets.training, std::ssize(data.targets.names))

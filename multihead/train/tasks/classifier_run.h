@@ -18,7 +18,7 @@ struct ClassifierData {
   text::Tokenizer tokenizer;
   Targets targets;
   Encodings training = {}, validation = {};
-  uint64_t checksum = 0;  ///< of the training texts
+  DataSums sums = {};
 };
 /// Throws what read_targets() throws; FormatError (pairs of texts on one side only).
 ClassifierData prepare_classifier_data(const text::LabelledTexts& training,

@@ -106,6 +106,33 @@ TEST_F(ClassifierRunTest, ARunThatHasEndedGoesOnToMoreSteps) {
   EXPECT_EQ(io::load_json(path("a/summary.json")).at("progress").at("step").as_int(), 12);
 }
 
+// What was best is compared with what comes by the same figure on the same texts.
+TEST_F(ClassifierRunTest, TheBestOfOtherTextsOrByAnotherFigureIsNotTakenForOne) {
+  ClassifierRun r = run("a");
+  r.settings.steps = 10, r.settings.best = "accuracy";
+  train_classifier(r);
+  r.resume = r.extends = true, r.settings.steps = 20;
+  std::filesystem::copy_file(root_ / "train.tsv", root_ / "other.tsv");
+  r.valid = path("other.tsv");
+  expect_error<ValueError>([&] { train_classifier(r); }, "other settings: validation was ");
+  r.valid = path("valid.tsv"), r.settings.best = "macro_f1";
+  double best = 0;
+  struct Highest : Observer {
+    explicit Highest(double& best) : best(best) {}
+    void on_evaluation(const EvalReport& e) override {
+      const double now = e.metrics.at(1).second;
+      ASSERT_EQ(e.metrics.at(1).first, "macro_f1");
+      EXPECT_TRUE(!e.is_best || now > best) << now << " is not above " << best;
+      best = std::max(best, now);
+    }
+    double& best;
+  } highest(best);
+  const Json state = io::load_json(path("a/checkpoint-10/trainer_state.json")).at("progress");
+  best = state.at("best_figures").at("macro_f1").as_double();
+  r.observers = {&highest};
+  train_classifier(r);
+}
+
 // Killed before the first checkpoint of the new length, and after.
 TEST_F(ClassifierRunTest, ARunThatWasExtendedIsResumedByItsRecord) {
   const auto recorded = [&] {

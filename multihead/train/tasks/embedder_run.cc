@@ -127,7 +127,7 @@ EmbedderTask::EmbedderTask(const EmbedderSettings& settings, SentenceEncoder enc
                            const EmbedderData& data, const std::string& init)
     : ModelTask(
           settings, [&](const EmbedderSettings&, std::vector<std::string>&) { return std::move(encoder); },
-          data_id("pairs", data.checksum, encoder.tokenizer()), settings.eval_pairs),
+          data_id("pairs", data.sums, encoder.tokenizer()), settings.eval_pairs),
       data_(data),
       init_(init),
       sizes_(sizes_of(settings, model_.dim())) {
@@ -291,11 +291,14 @@ EmbedderTask::Data EmbedderTask::read(const Run& run) {
   sizes_of(run.settings, encoder.dim());
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
   const int64_t length = length_of(run.settings);
-  std::vector<std::string> scores;
-  for (const double score : training.scores) scores.push_back(concat(score));
+  const auto columns = [](const text::JudgedPairs& pairs) -> std::vector<std::vector<std::string>> {
+    std::vector<std::string> scores;
+    for (const double score : pairs.scores) scores.push_back(concat(score));
+    return {pairs.queries, pairs.documents, pairs.negatives, scores};
+  };
   EmbedderData pairs = {
       encode_text_pairs(encoder, training, length), encode_text_pairs(encoder, validation, length),
-      checksum_of_columns({training.queries, training.documents, training.negatives, scores}),
+      sums_of_columns(columns(training), columns(validation)),
       text::shared_rows({training.queries, training.documents}, {validation.queries, validation.documents})};
   return {std::move(encoder), std::move(pairs)};
 }

@@ -23,7 +23,7 @@ TextPairs encode_text_pairs(const embed::SentenceEncoder& encoder, const text::J
 
 struct EmbedderData {
   TextPairs training, validation;
-  uint64_t checksum = 0;    ///< of the training texts
+  DataSums sums = {};
   std::string shared = {};  ///< a warning of pairs on both sides of the split
 };
 

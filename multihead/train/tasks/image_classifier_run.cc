@@ -185,9 +185,10 @@ ImageData read_image_data(const RunOf<ImageClassifierSettings>& run) {
                                       " pixels, patches of ", data.model.patch_size, "x",
                                       data.model.patch_size));
   const int64_t each = image_bytes_of(data.model);
-  const std::vector<std::string> sums = checksums_of(data.training, each);
-  warn_of_shared(data, sums, checksums_of(data.validation, each), validation.files);
-  data.checksum = checksum_of_columns({sums, training.labels});
+  const std::vector<std::string> sums = checksums_of(data.training, each),
+                                 others = checksums_of(data.validation, each);
+  warn_of_shared(data, sums, others, validation.files);
+  data.sums = sums_of_columns({sums, training.labels}, {others, validation.labels});
   data.model.head = EncoderHead::classification, data.model.pooler = false;
   data.model.labels = data.targets.names, data.model.num_labels = std::ssize(data.targets.names);
   data.model.problem_type = models::ProblemType::unstated;
@@ -201,7 +202,7 @@ ImageClassifierTask::ImageClassifierTask(const ImageClassifierSettings& settings
           [&](const ImageClassifierSettings& s, std::vector<std::string>& fresh) {
             return image_model(s.model, init, s.seed, fresh);
           },
-          Json::object({{"images", checksum_text(data.checksum)}}), settings.eval_images),
+          data_id("images", data.sums), settings.eval_images),
       data_(data) {}
 
 Tensor ImageClassifierTask::pixels_of(const std::vector<uint8_t>& images,

@@ -38,7 +38,7 @@ struct ImageData {
   embed::ImageScaling scaling;
   Targets targets;
   std::vector<uint8_t> training = {}, validation = {};
-  uint64_t checksum = 0;  ///< of the training images and their labels
+  DataSums sums = {};  ///< of the images and their labels
 };
 /// Throws what embed::list_images(), embed::read_image() and read_targets() throw.
 ImageData read_image_data(const RunOf<ImageClassifierSettings>& run);

@@ -100,6 +100,12 @@ TEST_F(ImageClassifierRunTest, GreyModelsReadGrey) {
   EXPECT_EQ(classifier.read({path("train/2/0.ppm")}).shape(), Shape({1, 1, 12, 12}));
 }
 
+TEST_F(ImageClassifierRunTest, LearnsInBf16) {
+  ImageClassifierRun r = run("a");
+  r.settings.precision = Precision::bf16;
+  EXPECT_GT(train_image_classifier(r).validation->accuracy, 0.95);
+}
+
 TEST_F(ImageClassifierRunTest, WrongFilesAreNamedAndNothingIsWritten) {
   const auto expect_refusal = [&](const std::string& name, const std::string& content,
                                   const std::string& text) {

@@ -72,7 +72,9 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
                                     ? split_of(text, settings)
                                     : text::TextSplit{.train = {text}, .validation = {validation_text}};
   LanguageModelData data{tokenizer != nullptr ? *tokenizer : train_tokenizer(text, settings),
-                         std::span<const int32_t>(), std::span<const int32_t>(), checksum(text)};
+                         std::span<const int32_t>(),
+                         std::span<const int32_t>(),
+                         {checksum(text), validation_text.empty() ? 0 : checksum(validation_text)}};
   size_t training = 0;
   try {
     data.tokens = text::encode_all(data.tokenizer, split.train);
@@ -93,8 +95,11 @@ LanguageModelData prepare_language_model_data(const std::string& text, const std
 LanguageModelData read_dialogue_data(const std::string& path, const std::string& valid,
                                      const LanguageModelSettings& settings,
                                      const text::Tokenizer& tokenizer) {
-  LanguageModelData data{tokenizer, std::span<const int32_t>(), std::span<const int32_t>(),
-                         checksum(text::read_text(path))};
+  LanguageModelData data{
+      tokenizer,
+      std::span<const int32_t>(),
+      std::span<const int32_t>(),
+      {checksum(text::read_text(path)), valid.empty() ? 0 : checksum(text::read_text(valid))}};
   const auto read = [&](const std::string& file) {
     Dialogues found = read_dialogues(file, tokenizer, settings.model.context);
     if (found.cut > 0) {
@@ -137,7 +142,7 @@ LanguageModelData map_language_model_data(const std::string& path, const Languag
   const int64_t training = all.size() - held_out;
   check_length(training, "training tokens", path, settings);
   const uint64_t sum = files.checksum();
-  return {tokenizer, all.sub(0, training), all.sub(training, held_out), sum, {}, std::move(files)};
+  return {tokenizer, all.sub(0, training), all.sub(training, held_out), {sum}, {}, std::move(files)};
 }
 
 LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, const LanguageModelData& data)
@@ -149,7 +154,7 @@ LanguageModelTask::LanguageModelTask(const LanguageModelSettings& settings, cons
             if (s.positions > 0) config.context = s.positions;
             return models::LanguageModel(config, rng);
           },
-          data_id("text", data.checksum, data.tokenizer), settings.eval_windows),
+          data_id("text", data.sums, data.tokenizer), settings.eval_windows),
       data_(data) {
   if (data.dialogues.empty()) {
     order_.emplace(data.training.size(), settings.model.context, static_cast<uint64_t>(settings.seed));

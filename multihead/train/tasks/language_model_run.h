@@ -20,7 +20,7 @@ namespace multihead::train {
 struct LanguageModelData {
   text::Tokenizer tokenizer;
   text::TokenView training, validation;  ///< of `tokens` or `file`
-  uint64_t checksum = 0;                 ///< of the text
+  DataSums sums = {};
   std::vector<int32_t> tokens = {};
   std::optional<text::TokenFiles> files = {};
   std::vector<std::string> warnings = {};

@@ -53,7 +53,7 @@ MaskedLmTask::MaskedLmTask(const MaskedLmSettings& settings, const LanguageModel
           [&](const MaskedLmSettings& s, std::vector<std::string>& fresh) {
             return make_model(s, init, fresh);
           },
-          data_id("text", data.checksum, data.tokenizer), settings.eval_windows),
+          data_id("text", data.sums, data.tokenizer), settings.eval_windows),
       data_(data),
       init_(init),
       before_(template_of(data.tokenizer).first),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "multihead/io/safetensors.h"
+#include "multihead/train/data/rows.h"
 #include "multihead/train/lora.h"
 #include "multihead/train/model_card.h"
 #include "multihead/train/tasks/kind.h"
@@ -37,7 +38,7 @@ class ModelTask : public Task {
   using Summary = ScoredSummary<Score>;
 
   /// `make` adds the parameters that the folder of RunRequest::init does not hold to `fresh`. `data`:
-  /// checksums of what is trained on, by name. `sample`: validation examples per evaluation.
+  /// checksums of what is trained and evaluated on, by name. `sample`: validation examples per evaluation.
   ModelTask(Settings settings,
             FunctionRef<ModelType(const Settings& settings, std::vector<std::string>& fresh)> make, Json data,
             int64_t sample)
@@ -78,7 +79,12 @@ class ModelTask : public Task {
     for (const JsonMember& sum : data_id_.members()) identity[sum.key] = sum.value;
     return identity;
   }
-  Json defaults() const override { return identity_of(Settings{}); }
+  Json defaults() const override {
+    Json defaults = identity_of(Settings{});
+    const Json* validation = data_id_.find("validation");
+    if (validation != nullptr) defaults["validation"] = *validation;  // of runs that did not write it down
+    return defaults;
+  }
   ModelType& model() { return model_; }
   const std::vector<std::string>& fresh() const { return fresh_; }
 
@@ -124,10 +130,16 @@ Files<Texts> read_files(const RunRequest& run,
   return {read(run.data, run.format), run.valid.empty() ? Texts() : read(run.valid, run.format)};
 }
 
-/// Checksums of the data of a task with one tokenizer.
-inline Json data_id(const char* data, uint64_t checksum, const text::Tokenizer& tokenizer) {
-  return Json::object(
-      {{data, checksum_text(checksum)}, {"tokenizer_fingerprint", checksum_text(tokenizer.fingerprint())}});
+/// Checksums of a task's data.
+inline Json data_id(const char* data, const DataSums& sums) {
+  Json id = Json::object({{data, checksum_text(sums.training)}});
+  if (sums.validation != 0) id["validation"] = checksum_text(sums.validation);
+  return id;
+}
+inline Json data_id(const char* data, const DataSums& sums, const text::Tokenizer& tokenizer) {
+  Json id = data_id(data, sums);
+  id["tokenizer_fingerprint"] = checksum_text(tokenizer.fingerprint());
+  return id;
 }
 
 namespace detail {

@@ -210,7 +210,7 @@ RerankerTask::RerankerTask(const RerankerSettings& settings, const RerankerData&
           [&](const RerankerSettings& s, std::vector<std::string>& fresh) {
             return reranker_model(s, init, fresh);
           },
-          data_id("pairs", data.checksum, data.tokenizer), settings.eval_queries),
+          data_id("pairs", data.sums, data.tokenizer), settings.eval_queries),
       data_(data),
       init_(init) {}
 
@@ -272,9 +272,12 @@ RerankerData RerankerTask::read(const Run& run) {
                        .validation = ranked_pairs(validation, s, "validation")};
   data.texts = encode(data.training, data.tokenizer, s);
   data.validation_texts = encode(data.validation, data.tokenizer, s);
-  std::vector<std::string> scores;
-  for (const float score : data.training.scores) scores.push_back(concat(score));
-  data.checksum = checksum_of_columns({data.training.queries, data.training.documents, scores});
+  const auto columns = [](const RankedPairs& pairs) -> std::vector<std::vector<std::string>> {
+    std::vector<std::string> scores;
+    for (const float score : pairs.scores) scores.push_back(concat(score));
+    return {pairs.queries, pairs.documents, scores};
+  };
+  data.sums = sums_of_columns(columns(data.training), columns(data.validation));
   const auto right = std::ranges::count_if(data.training.scores, [](float score) { return score > 0; });
   data.notes.push_back(concat(data.training.count(), " training queries with ", std::ssize(data.texts),
                               " documents, of which ", right, " are right"));

@@ -44,7 +44,7 @@ struct RerankerData {
   text::Tokenizer tokenizer;
   RankedPairs training, validation;
   Encodings texts = {}, validation_texts = {};  ///< the pairs as tokens
-  uint64_t checksum = 0;
+  DataSums sums = {};
   std::vector<std::string> notes = {}, warnings = {};
 };
 

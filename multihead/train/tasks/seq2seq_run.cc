@@ -102,6 +102,13 @@ std::vector<TokenPair> spread(const std::vector<TokenPair>& pairs, int64_t most)
   return some;
 }
 
+Json pair_id(const Seq2SeqData& data) {
+  Json id = data_id("pairs", data.sums);
+  id["source_tokenizer"] = checksum_text(data.tokenizers.source.fingerprint());
+  id["target_tokenizer"] = checksum_text(data.tokenizers.target.fingerprint());
+  return id;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> pair_tokenizer_files(const PairTokenizers& tokenizers) {
@@ -135,8 +142,7 @@ LoadedTranslator load_translator(const std::string& folder) {
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
                                  const Seq2SeqSettings& settings, const PairTokenizers* tokenizers) {
   MH_CHECK(!training.source.empty(), ValueError, "train: no sentence pairs to train on");
-  Seq2SeqData data{
-      tokenizers != nullptr ? *tokenizers : train_tokenizers(training, settings), {}, {}, {}, 0, 0};
+  Seq2SeqData data{tokenizers != nullptr ? *tokenizers : train_tokenizers(training, settings), {}, {}, {}, 0};
   data.special = special_tokens(data.tokenizers);
   data.training = encode_pairs(training, data.tokenizers.source, data.tokenizers.target, data.special);
   data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
@@ -144,7 +150,7 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
   drop_long(data.validation, settings.max_tokens);
   MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
            " sentence pairs are longer than --max-tokens ", settings.max_tokens);
-  data.checksum = checksum_of_columns({training.source, training.target});
+  data.sums = sums_of_columns({training.source, training.target}, {validation.source, validation.target});
   data.shared = text::shared_rows({training.source, training.target}, {validation.source, validation.target});
   return data;
 }
@@ -174,10 +180,7 @@ Seq2SeqTask::Seq2SeqTask(const Seq2SeqSettings& settings, const Seq2SeqData& dat
             Rng rng(static_cast<uint64_t>(s.seed));
             return models::Seq2Seq(model_config(s, data), rng);
           },
-          Json::object({{"pairs", checksum_text(data.checksum)},
-                        {"source_tokenizer", checksum_text(data.tokenizers.source.fingerprint())},
-                        {"target_tokenizer", checksum_text(data.tokenizers.target.fingerprint())}}),
-          settings.eval_pairs > 0 ? settings.eval_pairs : std::ssize(data.validation)),
+          pair_id(data), settings.eval_pairs > 0 ? settings.eval_pairs : std::ssize(data.validation)),
       data_(data),
       batches_(data.training, {.batch_tokens = settings.batch_tokens,
                                .bucket = settings.bucket,

@@ -36,8 +36,8 @@ struct Seq2SeqData {
   PairTokenizers tokenizers;
   PairTokens special;
   std::vector<TokenPair> training, validation;
-  int64_t left_out = 0;     ///< training pairs longer than settings.max_tokens
-  uint64_t checksum = 0;    ///< of the training text
+  int64_t left_out = 0;  ///< training pairs longer than settings.max_tokens
+  DataSums sums = {};
   std::string shared = {};  ///< a warning of pairs on both sides of the split
 };
 

@@ -65,7 +65,8 @@ void check(const Seq2SeqSettings& settings) {
   MH_CHECK(s.max_tokens >= 2 && s.max_tokens <= s.model.max_positions, ValueError,
            "train: --max-tokens must be in [2, --max-positions = ", s.model.max_positions, "], got ",
            s.max_tokens);
-  MH_CHECK(s.average == 1 || s.lora.rank == 0, ValueError, "train: --average is not for --lora-rank");
+  MH_CHECK(s.average == 1 || s.lora.rank == 0, ValueError,
+           "train: --lora-rank needs --average 1, for adapters are not averaged; got --average ", s.average);
   MH_CHECK(s.average <= s.keep, ValueError, "train: --average ", s.average,
            " needs as many checkpoints, but --keep is ", s.keep);
 }

@@ -166,7 +166,8 @@ TaggerData prepare_tagger_data(const std::vector<SpannedText>& training,
                                 " tokens of their texts and are not read (--max-length)"));
   }
   data.validation = tagged(validation, tokenizer, length_of(s), ids, cut);
-  data.checksum = checksum_of_columns({texts_of(training), span_column(training)});
+  data.sums = sums_of_columns({texts_of(training), span_column(training)},
+                              {texts_of(validation), span_column(validation)});
   Enumeration list;
   for (const auto& [label, count] : counts) list.add(label, " ", count);
   data.notes.insert(data.notes.begin(), concat(training.size(), " training texts with entities: ", list));
@@ -181,7 +182,7 @@ TaggerTask::TaggerTask(const TaggerSettings& settings, const TaggerData& data, c
           [&](const TaggerSettings& s, std::vector<std::string>& fresh) {
             return tagger_model(s, data.names, init, fresh);
           },
-          data_id("texts", data.checksum, data.tokenizer), settings.eval_texts),
+          data_id("texts", data.sums, data.tokenizer), settings.eval_texts),
       data_(data),
       init_(init) {}
 

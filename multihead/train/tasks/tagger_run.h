@@ -29,7 +29,7 @@ struct TaggerData {
   text::Tokenizer tokenizer;
   std::vector<std::string> names = {};  ///< "O", "B-X", "I-X", …
   TaggedTexts training = {}, validation = {};
-  uint64_t checksum = 0;  ///< of the training texts
+  DataSums sums = {};
   std::vector<std::string> notes = {}, warnings = {};
 };
 /// The first token of an entity X is B-X, its others are I-X, tokens outside are O; a token that reaches into an
