@@ -51,6 +51,7 @@ struct GenerationJob {
   int64_t choices = 1;                             ///< of each prompt
   GenerateOptions options = {};                    ///< max_new_tokens < 0: what the context holds
   int64_t most_new_tokens = 0;                     ///< of what the context holds; 0: all
+  int64_t context = 0;  ///< tokens of a prompt and its continuation; 0: the model's
   std::vector<std::string> stops = {};
   text::DecodeOptions decode = {};
   bool wants_logprobs = false;

@@ -79,6 +79,8 @@ class LanguageLane : public Lane {
 
   const Writer& writer_;
   GeneratorOptions options_;
+  int64_t limit_of(const GenerationJob& job) const { return job.context > 0 ? job.context : limit_; }
+
   int64_t limit_;
   std::optional<Generator> generator_;
   std::list<Live> lives_;

@@ -49,15 +49,15 @@ void LanguageLane::start(Live& live) {
   live.choices.resize(prompts.size() * static_cast<size_t>(live.job.choices));
   for (const TokenIds& prompt : prompts) {
     live.usage.prompt_tokens += std::ssize(prompt);
-    const int64_t room = limit_ - std::ssize(prompt);
+    const int64_t limit = limit_of(live.job), room = limit - std::ssize(prompt);
     if (prompt.empty()) throw ApiError(400, "the prompt has no tokens", "prompt");
     if (room < std::max<int64_t>(live.job.options.max_new_tokens, live.job.echoes ? 0 : 1)) {
       const std::string wanted = live.job.options.max_new_tokens > 0
                                      ? concat(" and ", live.job.options.max_new_tokens, " new ones")
                                      : "";
       throw ApiError(
-          400, concat("the prompt has ", prompt.size(), " tokens", wanted, "; the context holds ", limit_),
-          "", "context_length_exceeded");
+          400, concat("the prompt has ", prompt.size(), " tokens", wanted, "; the context holds ", limit), "",
+          "context_length_exceeded");
     }
     for (const int32_t token : prompt) {
       if (token < 0 || token >= writer_.model.config().vocab_size) {
@@ -77,7 +77,7 @@ void LanguageLane::start(Live& live) {
 void LanguageLane::submit(Live& live, size_t choice, const TokenIds& prompt, GenerateOptions options) {
   Choice& own = live.choices[choice];
   if (live.job.options.max_new_tokens < 0) {
-    const int64_t room = limit_ - std::ssize(prompt), most = live.job.most_new_tokens;
+    const int64_t room = limit_of(live.job) - std::ssize(prompt), most = live.job.most_new_tokens;
     options.max_new_tokens = most > 0 ? std::min(most, room) : room;
   }
   own.most = options.max_new_tokens;

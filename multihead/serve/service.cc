@@ -5,6 +5,7 @@
 #include <random>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/dialects/dialects-inl.h"
@@ -54,7 +55,8 @@ bool is_same_secret(std::string_view a, std::string_view b) {
 void check_key(const HttpRequest& request, const ServiceOptions& options) {
   if (options.api_keys.empty()) return;
   const std::string& given = request.header("authorization");
-  const std::string_view key = given.starts_with("Bearer ") ? std::string_view(given).substr(7) : "";
+  const bool is_bearer = in_lower_case(given.substr(0, 7)) == "bearer ";
+  const std::string_view key = is_bearer ? std::string_view(given).substr(7) : "";
   bool fits = false;
   for (const std::string& known : options.api_keys) fits |= is_same_secret(key, known);
   if (fits) return;

@@ -216,6 +216,7 @@ TEST(ServiceTest, KeysAndNamesAreChecked) {
   };
   EXPECT_EQ(status("Bearer secret", "localhost", ""), 200);
   EXPECT_EQ(status("Bearer other", "127.0.0.1:80", ""), 200);
+  EXPECT_EQ(status("BEARER other", "127.0.0.1:80", ""), 200);
   EXPECT_EQ(status("Bearer secret", "[::1]:80", ""), 200);
   EXPECT_EQ(status("Bearer secret", "box.example.org:80", "http://box.example.org"), 200);
   EXPECT_EQ(status("", "localhost", ""), 401);

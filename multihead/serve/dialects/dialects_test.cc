@@ -88,6 +88,11 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {kChat, chat + R"(,"logit_bias":{"1":101})", "logit_bias must give"},
       {kChat, chat + R"(,"logit_bias":{"5":100,"05":-100})", "logit_bias names the token 5 twice"},
       {kChat, chat + R"(,"chat_template_kwargs":1)", "chat_template_kwargs must be an object"},
+      {kChat, chat + R"(,"chat_template_kwargs":{"messages":[]})",
+       "chat_template_kwargs cannot set messages"},
+      {kChat,
+       R"("model":"lm","messages":[{"role":"assistant","content":"a","function_call":{"name":"f","arguments":""}}])",
+       "messages[0].function_call must be null"},
       {kChat, chat + R"(,"grammar":"x")", "\\\"grammar\\\" is not supported"},
       {kCompletions, prompt + R"(,"max_tokens":0)", "max_tokens must be"},
       {kCompletions, prompt + R"(,"best_of":2)", "best_of is supported only as 1"},
@@ -131,6 +136,9 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
        "options.repeat_penalty must be"},
       {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"num_ctx":65})",
        "options.num_ctx must be an integer from 1 to 64"},
+      {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"num_ctx":1})",
+       "the context holds 1"},
+      {"/api/embed", R"("model":"enc","input":"a","options":{"temperature":1})", "\\\"options.temperature"},
       {"/api/generate", R"("model":"lm","prompt":"a","format":"xml")",
        "format must be json or a JSON schema"},
       {"/api/generate", R"("model":"lm","prompt":"a","images":["x"])", "images is supported only as"},
@@ -289,6 +297,20 @@ TEST(DialectsTest, OllamaSaysWhatChatSays) {
   EXPECT_EQ(raw.json().at("response"), choice_of(plain).at("text"));
   EXPECT_EQ(ask(service, "/api/tags", "", "GET").json().at("models").size(), 3);
   EXPECT_THAT(ask(service, "/api/show", R"({"model":"lm"})").body, HasSubstr("completion"));
+}
+
+// Ollama's programs ask for a model to be loaded, and langchain's sends every option, most of them null.
+TEST(DialectsTest, OllamasOtherRequests) {
+  Service service(test_models(), {});
+  for (const char* prompt : {"", R"(,"prompt":"","keep_alive":"5m")"}) {
+    const Json loaded = ask(service, "/api/generate", concat(R"({"model":"lm")", prompt, "}")).json();
+    EXPECT_EQ(loaded.at("response").as_string(), "");
+    EXPECT_EQ(loaded.at("done_reason").as_string(), "load");
+  }
+  const Json loaded = ask(service, "/api/chat", R"({"model":"lm","messages":[]})").json();
+  EXPECT_EQ(loaded.at("message").at("content").as_string(), "");
+  const std::string options = R"("options":{"mirostat":null,"num_ctx":null,"num_thread":2})";
+  EXPECT_EQ(ask(service, "/api/embed", R"({"model":"enc","input":["a"],)" + options + "}").status, 200);
 }
 
 // The data of a stream's events, without the last one.

@@ -145,6 +145,28 @@ class OllamaWriter : public GenerationListener {
   Reply::Clock::time_point begin_ = Reply::Clock::now();
 };
 
+// Settings of the machine say nothing about an answer.
+void finish_options(Fields& options) {
+  options.ignore({"num_thread", "num_gpu", "num_batch", "use_mmap", "num_keep"});
+  options.finish();
+}
+
+// What Ollama's programs send to have a model ready, which it is.
+void answer_loaded(const Call& call, Fields& fields, const ServedModel& model, bool is_chat) {
+  fields.boolean("stream", true);
+  fields.ignore(
+      {"keep_alive", "format", "think", "images", "suffix", "template", "logprobs", "top_logprobs"});
+  fields.finish();
+  Json json = Json::object({{"model", model.model.name}, {"created_at", iso_time(seconds_now())}});
+  if (is_chat) {
+    json["message"] = Json::object({{"role", "assistant"}, {"content", ""}});
+  } else {
+    json["response"] = "";
+  }
+  json["done"] = true, json["done_reason"] = "load";
+  call.reply->answer_json(json.dump());
+}
+
 void read_options(Fields& fields, const Call& call, const ServedModel& model, GenerationJob& job) {
   const Json none = Json::object(), *given = fields.find("options");
   Fields own(given == nullptr ? none : *given, "options.");
@@ -156,11 +178,10 @@ void read_options(Fields& fields, const Call& call, const ServedModel& model, Ge
   job.most_new_tokens = most;
   if (most > 0 && job.options.max_new_tokens > most)
     own.refuse("num_predict", concat("at most ", most, ", the server's limit"));
-  own.integer("num_ctx", model.limit, 1, model.limit);
+  job.context = own.integer("num_ctx", model.limit, 1, model.limit);
   own.only("presence_penalty", {Json(0)});
   own.only("frequency_penalty", {Json(0)});
-  own.ignore({"num_thread", "num_gpu", "num_batch", "use_mmap", "num_keep"});
-  own.finish();
+  finish_options(own);
 }
 
 void generate_text(const Call& call, Fields& fields, ServedModel& model, GenerationJob job, bool is_chat,
@@ -193,7 +214,9 @@ void set_messages(const ServedModel& model, const Json& messages, GenerationJob&
 // The members that both paths for vectors have.
 ServedModel& read_embedding(Fields& fields, const Call& call, EmbedJob& job) {
   job.reply = call.reply;
-  fields.only("options", {Json::object()});
+  const Json none = Json::object(), *given = fields.find("options");
+  Fields options(given == nullptr ? none : *given, "options.");
+  finish_options(options);
   fields.ignore({"keep_alive"});
   ServedModel& model = named_or_latest(call, fields.required_text("model"));
   job.task = read_task(fields, model);
@@ -284,7 +307,9 @@ void ollama_chat(const Call& call) {
   GenerationJob job;
   read_options(fields, call, model, job);
   const ToolRequest tools = read_tools(fields, model, false);
-  set_messages(model, read_messages(fields.required("messages"), "messages"), job, tools);
+  const Json& messages = fields.required("messages");
+  if (messages.is_array() && messages.size() == 0) return answer_loaded(call, fields, model, true);
+  set_messages(model, read_messages(messages, "messages"), job, tools);
   generate_text(call, fields, model, std::move(job), true, tools);
 }
 
@@ -293,9 +318,10 @@ void ollama_generate(const Call& call) {
   ServedModel& model = named_or_latest(call, fields.required_text("model"));
   GenerationJob job;
   read_options(fields, call, model, job);
-  const std::string prompt = fields.required_text("prompt"), system = fields.text("system");
+  const std::string prompt = fields.text("prompt"), system = fields.text("system");
   fields.only("context", {Json::array()});
   const bool is_raw = fields.boolean("raw", false);
+  if (prompt.empty()) return answer_loaded(call, fields, model, false);
   if (is_raw && !system.empty()) throw ApiError(400, "system needs raw: false", "system");
   if (is_raw) {
     job.decode = {.skip_special = true, .continued = true};

@@ -109,6 +109,11 @@ void openai_chat(const Call& call) {
   if (const Json* given = fields.find("chat_template_kwargs")) {
     if (!given->is_object()) fields.refuse("chat_template_kwargs", "an object");
     variables = *given;
+    for (const char* own : {"messages", "tools"}) {
+      if (given->contains(own))
+        throw ApiError(400, concat("chat_template_kwargs cannot set ", own, ", which the request has itself"),
+                       "chat_template_kwargs");
+    }
   }
   Json messages = read_messages(fields.required("messages"), "messages");
   fields.finish();

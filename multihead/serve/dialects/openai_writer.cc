@@ -184,12 +184,12 @@ class OpenAiWriter : public GenerationListener {
         const std::string text = alternatives.at(i).at("token").as_string();
         if (!top.contains(text)) top[text] = alternatives.at(i).at("logprob");
       }
-      const std::string text = token.at("token").as_string();
-      texts.push_back(text);
+      texts.push_back(token.at("token"));
       values.push_back(token.at("logprob"));
       tops.push_back(std::move(top));
       offsets.push_back(static_cast<int64_t>(offset));
-      offset += static_cast<size_t>(count_utf8(text));
+      // The text has a character where its first byte came, however many tokens it is split over.
+      for (const Json& byte : token.at("bytes").items()) offset += (byte.as_int() & 0xC0) != 0x80 ? 1 : 0;
     }
     return Json::object(
         {{"tokens", texts}, {"token_logprobs", values}, {"top_logprobs", tops}, {"text_offset", offsets}});

@@ -107,7 +107,7 @@ constexpr Body kBodies[] = {
     {"/api/embeddings", "model!:model prompt!:text task:text options:object keep_alive:any"},
     {"/api/chat",
      "messages!:messages tools:tools tool_choice:tool_choice parallel_tool_calls:flag " MH_OLLAMA},
-    {"/api/generate", "prompt!:text system:text raw:flag context:none " MH_OLLAMA},
+    {"/api/generate", "prompt:text system:text raw:flag context:none " MH_OLLAMA},
     {"/tokenize", "model!:model content:text prompt:text add_special_tokens:flag"},
     {"/detokenize", "model!:model tokens!:tokens"},
 };

@@ -83,7 +83,10 @@ Json read_messages(const Json& messages, const std::string& place) {
     if (role == "tool") own["tool_call_id"] = message.text("tool_call_id");
     if (const std::string name = message.text("tool_name", message.text("name")); !name.empty())
       own["name"] = name;
-    message.ignore({"refusal", "annotations", "audio", "function_call"});
+    message.ignore({"annotations"});
+    for (const char* key : {"refusal", "audio", "function_call"}) {
+      if (message.find(key) != nullptr) message.refuse(key, "null");
+    }
     message.finish();
     list.push_back(std::move(own));
   }
