@@ -303,6 +303,17 @@ TEST(WalkerTest, ForgetsAllButAState) {
   }
 }
 
+// Each text of a counted name is a state of its own: those of a vocabulary's plain tokens would be too many.
+TEST(WalkerTest, ACountedNameMayGoOnWithAnyPlainToken) {
+  for (const char* rest : {R"("minProperties":1)", R"("maxProperties":2,"properties":{"ab":{}})"}) {
+    Walker walker(json_schema_language(Json::parse(concat("{\"type\":\"object\",", rest, "}"))));
+    const int32_t name = walker.run("{\"a", walker.start());
+    EXPECT_EQ(walker.plain_run(name), kAnyLength) << rest;
+    for (const char* after : {"b", "b cd", "\": 1"}) EXPECT_NE(walker.run(after, name), Walker::kDead) << after;
+    EXPECT_EQ(walker.run("\": 1, \"a\"", name), Walker::kDead);
+  }
+}
+
 TEST(JsonPartsLanguageTest, CallsInFreeTexts) {
   const Json schema =
       Json::parse(R"({"type":"object","properties":{"x":{"type":"integer"}},"additionalProperties":false})");
