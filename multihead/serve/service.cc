@@ -142,22 +142,19 @@ ServedModel::ServedModel(Model loaded, const ServiceOptions& options)
 
 const Writer& ServedModel::writer() const {
   if (const auto* own = std::get_if<Writer>(&model.any)) return *own;
-  throw ApiError(400,
-                 concat("the model ", quote(model.name), " is a ", model.kind(), "; it does not write texts"),
+  throw ApiError(400, concat("the model ", quote(model.name), " (", model.kind(), ") does not write texts"),
                  "model");
 }
 
 const embed::SentenceEncoder& ServedModel::encoder() const {
   if (const auto* own = std::get_if<embed::SentenceEncoder>(&model.any)) return *own;
-  throw ApiError(400,
-                 concat("the model ", quote(model.name), " is a ", model.kind(), "; it does not embed texts"),
+  throw ApiError(400, concat("the model ", quote(model.name), " (", model.kind(), ") does not embed texts"),
                  "model");
 }
 
 const embed::TextClassifier& ServedModel::classifier() const {
   if (const auto* own = std::get_if<embed::TextClassifier>(&model.any)) return *own;
-  throw ApiError(400,
-                 concat("the model ", quote(model.name), " is a ", model.kind(), "; it does not score texts"),
+  throw ApiError(400, concat("the model ", quote(model.name), " (", model.kind(), ") does not score texts"),
                  "model");
 }
 
@@ -200,8 +197,8 @@ void Service::Impl::enqueue(ServedModel& model, Job job) {
   const int64_t most = options.max_queue + (std::is_same_v<LaneOf, LanguageLane> ? options.parallel : 0);
   if (model.jobs >= most) {
     throw ApiError(429,
-                   concat(model.jobs.load(), " requests are waiting for the model ", quote(model.model.name),
-                          " already; try again later"),
+                   concat(model.jobs.load(), " requests are being answered by the model ",
+                          quote(model.model.name), " or wait for it; try again later"),
                    "", "queue_full");
   }
   ++model.jobs, ++active;

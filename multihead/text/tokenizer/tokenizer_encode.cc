@@ -281,7 +281,10 @@ Encoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
 Encoding Tokenizer::both(std::string_view first, std::string_view second, const EncodeOptions& options,
                          bool with_offsets) const {
   const std::vector<TemplateItem>& items = model_->pair;
-  MH_CHECK(!items.empty(), ValueError, "tokenizer: has no template for pairs of texts");
+  MH_CHECK(
+      !items.empty(), ValueError,
+      "tokenizer: has no template for pairs of texts: post_processor of tokenizer.json would say how they "
+      "are put together");
   Part parts[] = {encoded(*model_, first, options.parse_special, with_offsets),
                   encoded(*model_, second, options.parse_special, with_offsets)};
   const auto around = static_cast<size_t>(
