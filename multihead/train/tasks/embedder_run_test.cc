@@ -84,7 +84,7 @@ std::map<std::string, Tensor> gradients(EmbedderTask& task, int64_t index) {
 TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
   const auto encoder = embed::SentenceEncoder::load_to_train(path("bert"));
   const text::JudgedPairs texts = text::read_judged(root_ / "train.tsv");
-  const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
+  const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}};
   EmbedderSettings s = run("").settings;
   const auto of = [&](int64_t chunk) {
     s.chunk = chunk;
@@ -106,7 +106,7 @@ TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
 TEST_F(EmbedderRunTest, EqualTextsAreNoAlternatives) {
   const embed::SentenceEncoder encoder = without_dropout();
   const text::JudgedPairs texts = {{"the cat", "the dog", "the cat"}, {"a mat", "a mat", "red sun"}};
-  const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
+  const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}};
   EmbedderSettings s = run("").settings;
   s.batch = 3, s.chunk = 2;
   EmbedderTask task(s, encoder, data, path("bert"));
@@ -138,7 +138,7 @@ TEST_F(EmbedderRunTest, LossesAreThoseOfTheirFormulas) {
     return std::exp(sum / std::sqrt(x * y) / s.temperature);
   };
   const auto loss_of = [&](const text::JudgedPairs& texts) {
-    const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}, 0};
+    const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}};
     EmbedderTask task(s, encoder, data, path("bert"));
     return task.loss(0).value.item();
   };
