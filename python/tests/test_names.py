@@ -284,7 +284,7 @@ INTERNAL = {  # reason: names
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
     "activation_bytes set_fine_tuning set_new choose_length choose_rate recipe_of joined "
-    "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns "
+    "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns DataSums sums_of_columns "
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
