@@ -365,8 +365,8 @@ int32_t JsonLanguage::plain_run(const Stacks& stacks, uint32_t thread) const {
     const int64_t most = variant(frame).most;
     return most < 0 ? kAnyLength : static_cast<int32_t>(std::min<int64_t>(most - frame.x, kAnyLength));
   }
-  const bool is_any_name = frame.op == kKey && can_add_other(stacks, frame) &&
-                           is_possible(variant(frame).others[0]);
+  const bool is_any_name =
+      frame.op == kKey && can_add_other(stacks, frame) && is_possible(variant(frame).others[0]);
   return is_any_name ? kAnyLength : 0;
 }
 

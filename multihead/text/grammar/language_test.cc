@@ -309,7 +309,8 @@ TEST(WalkerTest, ACountedNameMayGoOnWithAnyPlainToken) {
     Walker walker(json_schema_language(Json::parse(concat("{\"type\":\"object\",", rest, "}"))));
     const int32_t name = walker.run("{\"a", walker.start());
     EXPECT_EQ(walker.plain_run(name), kAnyLength) << rest;
-    for (const char* after : {"b", "b cd", "\": 1"}) EXPECT_NE(walker.run(after, name), Walker::kDead) << after;
+    for (const char* after : {"b", "b cd", "\": 1"})
+      EXPECT_NE(walker.run(after, name), Walker::kDead) << after;
     EXPECT_EQ(walker.run("\": 1, \"a\"", name), Walker::kDead);
   }
 }
