@@ -61,6 +61,9 @@ class Client : public Socket {
     if (!is_ending_) talk_->finish();
     shut_when_sent();
   }
+  void break_off() {
+    if (!is_ending_) talk_->break_off();
+  }
   // After the last bytes only the client's own end is awaited: to close earlier would take them away from a client that
   // is still sending.
   void shut_when_sent() {
@@ -199,15 +202,23 @@ class Loop {
     }
     for (Client& client : clients_) client.tick();
     drop_gone();
-    const bool is_over = phase == SocketLoop::Phase::finish && clients_.empty();
-    if (is_over || phase == SocketLoop::Phase::stop) event_base_loopbreak(base_.get());
+    const bool stops = phase == SocketLoop::Phase::stop;
+    const bool is_over = phase != SocketLoop::Phase::serve && clients_.empty();
+    if (is_over || (stops && std::exchange(is_broken_off_, true))) {
+      event_base_loopbreak(base_.get());
+      return;
+    }
+    // Until the next tick the last bytes are on their way.
+    if (stops) {
+      for (Client& client : clients_) client.break_off();
+    }
   }
 
   const SocketLoop& asked_;
   OwnedBase base_;
   OwnedListener listener_;
   std::list<Client> clients_;
-  bool is_finishing_ = false;
+  bool is_finishing_ = false, is_broken_off_ = false;
   std::exception_ptr error_;
 };
 

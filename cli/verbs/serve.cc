@@ -154,7 +154,7 @@ class Serve : public Verb {
                                 {"model", line.facts.model},
                                 {"prompt_tokens", line.facts.prompt_tokens},
                                 {"new_tokens", line.facts.new_tokens},
-                                {"complete", line.is_complete}});
+                                {"complete", line.broken_off.empty()}});
       std::fputs((json.dump() + "\n").c_str(), stderr);
       return;
     }
@@ -164,7 +164,8 @@ class Serve : public Verb {
       text += fmt::format(" {} {} + {} tokens", printable(line.facts.model), line.facts.prompt_tokens,
                           line.facts.new_tokens);
     }
-    std::fputs((text + (line.is_complete ? "\n" : " (client left)\n")).c_str(), stderr);
+    if (!line.broken_off.empty()) text += concat(" (", line.broken_off, ")");
+    std::fputs((text + "\n").c_str(), stderr);
   }
 
   std::vector<std::string> models_;

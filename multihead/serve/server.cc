@@ -27,6 +27,7 @@ class SocketSession : public Connection {
   void wake() override { session_.wake(); }
   void tick() override { session_.tick(HttpSession::Clock::now()); }
   void finish() override { session_.finish(); }
+  void break_off() override { session_.break_off(); }
 
  private:
   HttpSession session_;

@@ -20,7 +20,7 @@ HttpSession::HttpSession(Handler handle, const SessionOptions& options, std::str
 HttpSession::~HttpSession() {
   if (!reply_) return;
   reply_->cancel();
-  log(false);
+  log("client left");
 }
 
 size_t HttpSession::receive(std::string_view bytes) {
@@ -58,6 +58,7 @@ void HttpSession::start(HttpRequest request) {
   since_ = Clock::now();
   keeps_alive_ = request_.keeps_alive;
   line_ = {.peer = peer_, .method = request_.method, .path = request_.path};
+  has_asked_ = true;
   reply_ = handle_(request_);
   request_.body = {};
   wake();
@@ -92,7 +93,7 @@ void HttpSession::wake() {
   }
   if (!part.ends) return;
   if (is_chunked_) send_("0\r\n\r\n");
-  log(true);
+  log(reply_->cancelled() ? "server ended" : "");
   reply_ = nullptr;
   is_chunked_ = false;
   since_ = Clock::now();
@@ -103,7 +104,7 @@ void HttpSession::tick(Clock::time_point now) {
   if (is_closed_ || reply_) return;
   const double seconds = std::chrono::duration<double>(now - since_).count();
   if (reader_.idle()) {
-    if (seconds > options_.idle_patience) close();
+    if (seconds > (has_asked_ ? options_.idle_patience : options_.head_patience)) close();
   } else if (seconds > (reader_.in_body() ? options_.body_patience : options_.head_patience)) {
     refuse(ApiError(408, "the request did not come in time"));
   }
@@ -114,10 +115,19 @@ void HttpSession::finish() {
   if (!reply_ && !is_closed_) close();
 }
 
-void HttpSession::log(bool is_complete) {
+void HttpSession::break_off() {
+  wake();
+  finish();
+  if (!reply_ || is_closed_) return;
+  reply_->cancel();
+  reply_->fail(ApiError(503, "the server has ended"));
+  wake();
+}
+
+void HttpSession::log(std::string_view broken_off) {
   if (!options_.log) return;
   line_.seconds = std::chrono::duration<double>(Clock::now() - since_).count();
-  line_.is_complete = is_complete;
+  line_.broken_off = broken_off;
   line_.facts = reply_->facts();
   options_.log(line_);
 }

@@ -19,13 +19,14 @@ struct AccessLine {
   int status = 0;
   int64_t bytes = 0;  ///< of the answer's body
   double seconds = 0;
-  bool is_complete = true;  ///< the client did not leave before
+  std::string_view broken_off = {};  ///< why the answer is not complete; empty: it is
   Reply::Facts facts = {};
 };
 
 struct SessionOptions {
   HttpLimits limits = {};
-  double head_patience = 10;   ///< seconds in which a request's headers must have come …
+  double head_patience = 10;   ///< seconds in which a request's headers must have come, the first one's since the
+                               ///< connection …
   double body_patience = 60;   ///< … its body …
   double idle_patience = 120;  ///< … and the next request
   std::function<void(const AccessLine& line)> log = {};
@@ -55,12 +56,14 @@ class HttpSession {
   void tick(Clock::time_point now);
   /// Ends the connection as soon as no request is being answered.
   void finish();
+  /// Ends the connection now: an answer that has begun breaks off with an error.
+  void break_off();
 
  private:
   void start(HttpRequest request);
   void send_head(const Reply::Part& part);
   void refuse(const ApiError& error);
-  void log(bool is_complete);
+  void log(std::string_view broken_off);
   void close();
 
   Handler handle_;
@@ -73,7 +76,8 @@ class HttpSession {
   std::shared_ptr<Reply> reply_;
   HttpRequest request_;
   AccessLine line_;
-  bool keeps_alive_ = true, is_chunked_ = false, is_closed_ = false, is_finishing_ = false;
+  bool keeps_alive_ = true, is_chunked_ = false, is_closed_ = false, is_finishing_ = false,
+       has_asked_ = false;
 };
 
 }  // namespace multihead::serve

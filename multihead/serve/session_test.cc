@@ -8,6 +8,7 @@
 namespace multihead::serve {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -114,14 +115,19 @@ TEST(HttpSessionTest, WhatIsNotHttpIsRefusedAndEnds) {
 TEST(HttpSessionTest, SlowClientsAreEnded) {
   Service service(test_models(), {});
   const auto later = HttpSession::Clock::now() + std::chrono::seconds(30);
-  TestConnection head(service), body(service), idle(service);
+  TestConnection head(service), body(service), idle(service), silent(service);
+  idle.send(kGet);
+  idle.run_until_lines(1);
+  idle.sent.clear();
   head.send("GET / HTTP/1.1\r\nHo");
   body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{");
-  for (TestConnection* one : {&head, &body, &idle}) one->session->tick(later);
+  for (TestConnection* one : {&head, &body, &idle, &silent}) one->session->tick(later);
   EXPECT_THAT(head.sent, StartsWith("HTTP/1.1 408"));
   EXPECT_TRUE(head.is_closed);
   EXPECT_FALSE(body.is_closed);
   EXPECT_FALSE(idle.is_closed);
+  EXPECT_TRUE(silent.is_closed);
+  EXPECT_TRUE(silent.sent.empty());
   body.session->tick(later + std::chrono::seconds(40));
   idle.session->tick(later + std::chrono::seconds(100));
   EXPECT_THAT(body.sent, StartsWith("HTTP/1.1 408"));
@@ -136,7 +142,7 @@ TEST(HttpSessionTest, AClientThatLeavesIsCancelled) {
     one.send(post("/v1/completions", R"({"model":"lm","prompt":"a","max_tokens":60,"n":16,"stream":true})"));
     one.session.reset();
     ASSERT_EQ(one.lines.size(), 1);
-    EXPECT_FALSE(one.lines[0].is_complete);
+    EXPECT_EQ(one.lines[0].broken_off, "client left");
   }
   while (service.active() > 0) std::this_thread::yield();
 }
@@ -161,6 +167,25 @@ TEST(HttpSessionTest, FinishingWaitsForTheAnswer) {
   busy.run_until_lines(1);
   EXPECT_THAT(busy.sent, HasSubstr("HTTP/1.1 200 OK"));
   EXPECT_TRUE(busy.is_closed);
+}
+
+TEST(HttpSessionTest, AnswersBreakOffWithAnErrorWhenTheServerEnds) {
+  Service service(test_models(), {});
+  TestConnection stream(service), whole(service), idle(service);
+  const std::string request = R"({"model":"lm","prompt":"a","max_tokens":60,"n":16,"seed":1)";
+  stream.send(post("/v1/completions", request + R"(,"stream":true})"));
+  whole.send(post("/v1/completions", request + "}"));
+  while (stream.sent.empty()) stream.session->wake();
+  for (TestConnection* one : {&stream, &whole, &idle}) {
+    one->session->break_off();
+    EXPECT_TRUE(one->is_closed);
+  }
+  EXPECT_THAT(stream.sent, HasSubstr("data: {\"error\":{\"message\":\"the server has ended\""));
+  EXPECT_THAT(stream.sent, EndsWith("0\r\n\r\n"));
+  EXPECT_THAT(whole.sent, StartsWith("HTTP/1.1 503"));
+  EXPECT_TRUE(idle.sent.empty());
+  for (const TestConnection* one : {&stream, &whole}) EXPECT_EQ(one->lines.at(0).broken_off, "server ended");
+  while (service.active() > 0) std::this_thread::yield();
 }
 
 }  // namespace

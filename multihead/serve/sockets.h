@@ -31,6 +31,8 @@ class Connection {
   virtual void tick() = 0;
   /// The program wants to end.
   virtual void finish() = 0;
+  /// The program ends: the last chance to send something.
+  virtual void break_off() = 0;
 };
 
 struct SocketLoop {
@@ -44,7 +46,8 @@ struct SocketLoop {
   int wake_descriptor = 0;  ///< an eventfd
   std::function<std::unique_ptr<Connection>(Socket& socket, const std::string& peer)> open;
   std::function<void(int port)> on_ready;
-  /// Asked ten times a second. finish: no new connections, until none is left; stop: at once.
+  /// Asked ten times a second. finish: no new connections, until none is left; stop: breaks off
+  /// what is left.
   std::function<Phase()> phase;
 };
 

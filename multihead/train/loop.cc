@@ -319,16 +319,15 @@ double merit(const std::string& best, double loss, const Figures& figures) {
   return found != figures.end() ? found->second : std::numeric_limits<double>::quiet_NaN();
 }
 
-void TrainLoop::check_best() const {
+void check_best(const std::string& best, const Figures* figures) {
+  if (best == "loss") return;
+  MH_CHECK(figures != nullptr, ValueError, "train: --best ", best,
+           " needs data to evaluate on, such as --valid FILE");
   Enumeration known;
   known.add("loss");
-  bool is_known = options_.best == "loss";
-  for (const auto& [name, value] : progress_.last_figures) {
-    known.add(name);
-    is_known |= name == options_.best;
-  }
-  MH_CHECK(is_known, ValueError, "train: --best must be a figure of the evaluations, one of ", known,
-           ", got ", quote(options_.best, 60));
+  for (const auto& [name, value] : *figures) known.add(name);
+  MH_CHECK(std::ranges::find(*figures, best, &Figures::value_type::first) != figures->end(), ValueError,
+           "train: --best must be a figure of the evaluations, one of ", known, ", got ", quote(best, 60));
 }
 
 // Whether the latest evaluation is the best so far. That of the start, which has no checkpoint, is none, but patience
@@ -355,14 +354,15 @@ bool TrainLoop::evaluate() {
   if (stopping_) return false;
   evaluated_step_ = progress_.step;
   progress_.seconds = now() - started_;
-  MH_CHECK(measured || options_.best == "loss", ValueError, "train: --best ", options_.best,
-           " needs data to evaluate on, such as --valid FILE");
-  if (!measured) return false;
+  if (!measured) {
+    check_best(options_.best, nullptr);
+    return false;
+  }
   const double loss = *measured;
   if (!std::isfinite(loss)) fail_loss(loss, progress_.step, optimizer_.parameters());
   progress_.last_loss = loss, progress_.last_figures = task_.metrics();
   if (progress_.step == 0) progress_.first_loss = loss, progress_.first_figures = progress_.last_figures;
-  check_best();
+  check_best(options_.best, &progress_.last_figures);
   const bool is_best = compare();
   tell([&](Observer& o) { o.on_evaluation({progress_.step, loss, is_best, progress_.last_figures}); });
   return is_best;

@@ -23,6 +23,9 @@ namespace multihead::train {
 
 class ContextParallel;
 
+/// Results of an evaluation beside its loss, by name: "accuracy".
+using Figures = std::vector<std::pair<std::string, double>>;
+
 /// The part of a run that depends on the kind of model.
 class Task {
  public:
@@ -45,8 +48,8 @@ class Task {
   virtual std::unique_ptr<Task> twin(std::vector<nn::NamedTensor>& parameters) const;
   /// The mean validation loss in nats; none without validation data.
   virtual std::optional<double> evaluate(const Sharing& sharing) = 0;
-  /// Other results of the latest evaluate(), by name: "accuracy".
-  virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
+  /// Those of the latest evaluate().
+  virtual Figures metrics() const { return {}; }
   /// Adds the files of the model.
   virtual void save(io::CheckpointContents& contents) = 0;
   /// Reads the weights back from a checkpoint folder; throws FormatError if they belong to another model.
@@ -106,7 +109,7 @@ struct EvalReport {
   int64_t step = 0;
   double loss = 0;
   bool is_best = false;
-  std::vector<std::pair<std::string, double>> metrics = {};  ///< Task::metrics()
+  Figures metrics = {};  ///< Task::metrics()
   double perplexity() const;
 };
 
@@ -127,11 +130,10 @@ class Observer {
 
 enum class Ending { finished, stopped_early, interrupted };
 
-/// Task::metrics().
-using Figures = std::vector<std::pair<std::string, double>>;
-
 /// What the best evaluation has most of: -loss, or another figure (LoopOptions::best); NaN: it lacks that.
 double merit(const std::string& best, double loss, const Figures& figures);
+/// Throws ValueError unless `best` is "loss" or one of the figures of an evaluation; null: nothing is evaluated.
+void check_best(const std::string& best, const Figures* figures);
 
 /// Totals of a run so far; saved with it.
 struct Progress {
@@ -208,7 +210,6 @@ class TrainLoop {
   double backward_own();
   void exchange_losses(std::vector<ShardLoss>& shards);
   double grad_norm();
-  void check_best() const;
   bool compare();
   void report(double grad_norm);
   bool evaluate();

@@ -64,7 +64,7 @@ class LoraTask : public Task {
     merge();
     return inner_.evaluate(sharing);
   }
-  std::vector<std::pair<std::string, double>> metrics() const override { return inner_.metrics(); }
+  Figures metrics() const override { return inner_.metrics(); }
   void save(io::CheckpointContents& contents) override {
     merge();
     inner_.save(contents);

@@ -75,7 +75,7 @@ class LanguageModelTask : public ModelTask<LanguageModelSettings, models::Langua
   Loss loss(int64_t index) override;
   int64_t targets(int64_t index) const override;
   std::optional<TextLoss> score(int64_t most, const Sharing& sharing = {}) const override;
-  std::vector<std::pair<std::string, double>> metrics() const override { return {}; }
+  Figures rates(const Json&) const override { return {}; }
   void save(io::CheckpointContents& contents) override;
   std::vector<std::string> warnings() const { return data_.warnings; }
   int64_t length() const override { return settings_.model.context; }

@@ -55,10 +55,11 @@ class ModelTask : public Task {
     latest_ = to_json(*found);
     return found->loss();
   }
-  /// The rates among the latest score's numbers: neither its loss nor counts.
-  std::vector<std::pair<std::string, double>> metrics() const override {
-    std::vector<std::pair<std::string, double>> rates;
-    for (const JsonMember& m : latest_.members()) {
+  Figures metrics() const override { return rates(latest_); }
+  /// The rates among the numbers of a score: neither its loss nor counts.
+  virtual Figures rates(const Json& score) const {
+    Figures rates;
+    for (const JsonMember& m : score.members()) {
       const bool is_rate = m.value.kind() == Json::Kind::number && m.key.view() != "loss";
       if (is_rate) rates.emplace_back(m.key, m.value.as_double());
     }
@@ -185,6 +186,15 @@ void start_weights(T& task, const typename T::Run& run, bool begins) {
       throw;
     }
   }
+}
+
+/// Evaluates one example for the names of the figures.
+template <class T>
+void check_best(const T& task, const std::string& best) {
+  if (best == "loss") return;
+  const std::optional<typename T::Score> score = task.score(1);
+  const Figures figures = score ? task.rates(to_json(*score)) : Figures();
+  train::check_best(best, score ? &figures : nullptr);
 }
 
 /// Writes the settings of a run that is extended into its record, once its checkpoint has been accepted and
@@ -337,6 +347,7 @@ typename T::Summary train_task(const typename T::Run& request) {
   const std::unique_ptr<Observer> extension = detail::extend(run, given, folder.get());
   const bool begins = folder != nullptr && !folder->checkpoint();
   detail::start_weights(task, run, begins);
+  detail::check_best(task, run.settings.best);
   // All that can be refused before the first step has been.
   const auto begin_and_run = [&](auto& outer) {
     detail::begin_run(task, given, folder.get());

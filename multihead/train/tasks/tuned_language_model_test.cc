@@ -127,6 +127,10 @@ TEST_F(TunedLanguageModelTest, ARefusedStartLeavesNoRun) {
   const std::string before = weights(right);
   refuse("--layers 3");
   EXPECT_EQ(weights(right), before);
+  tuned = right;
+  tuned.overwrite = true, tuned.settings.best = "nope";
+  refuse("--best must be a figure of the evaluations");
+  EXPECT_EQ(weights(right), before);
 }
 
 // Conversations: learned, resumed bit for bit, with validation data of their own.
