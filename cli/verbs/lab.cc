@@ -5,6 +5,7 @@
 #include "cli/streams.h"
 #include "cli/verbs/look_flags.h"
 #include "multihead/look/laboratory.h"
+#include "multihead/serve/error.h"
 #include "multihead/serve/server.h"
 #include "multihead/train/signals.h"
 
@@ -97,14 +98,14 @@ class Lab : public Verb {
     auto reply = std::make_shared<serve::Reply>(nullptr, serve::Reply::Clock::time_point::max());
     const std::string& host = request.header("host");
     if (host != concat("127.0.0.1:", port) && host != concat("localhost:", port)) {
-      reply->answer(403, "text/plain", "");
-    } else if (request.method == "GET" && request.path == "/") {
+      reply->fail(serve::ApiError(403, concat("this address is http://127.0.0.1:", port, "/")));
+    } else if ((request.method == "GET" || request.method == "HEAD") && request.path == "/") {
       reply->answer(200, "text/html; charset=utf-8",
                     laboratory.page(text_));  // made once before: it does not fail
     } else if (request.method != "POST" || request.path != "/run") {
-      reply->answer(404, "text/plain", "");
+      reply->fail(serve::ApiError(404, "there are GET / and POST /run"));
     } else if (!request.header("content-type").starts_with("application/json")) {
-      reply->answer(415, "text/plain", "");
+      reply->fail(serve::ApiError(415, "the request's body must be JSON, with Content-Type: application/json"));
     } else {
       auto [status, body] = laboratory.answer(request.body);
       reply->answer(status, "application/json", std::move(body));

@@ -56,6 +56,7 @@ grep -q '"lab":{"text":"the cat"}' body.txt || fail 'the page does not know the 
 status 'another host (DNS rebinding)' 403 '' 'Host: example.org'
 status 'a form of another site' 415 run '{"text":"a","off":[],"cut":[]}'
 status 'nothing there' 404 nothing
+grep -q 'POST /run' body.txt || fail "the refusal of a path: $(cat body.txt)"
 status 'a run' 200 run "$json" '{"text":"a cat","off":[],"cut":[]}'
 grep -q '"runs":\[{"title":"","views"' body.txt || fail "one run: $(head -c 100 body.txt)"
 status 'a run with changes' 200 run "$json" '{"text":"a cat","off":["0.1"],"cut":[[1,0,3,1]]}'

@@ -252,6 +252,8 @@ void ollama_show(const Call& call) {
   fields.ignore({"verbose"});
   fields.finish();
   const bool writes = std::holds_alternative<Writer>(model.model.any);
+  std::vector<Json> capabilities = {writes ? "completion" : "embedding"};
+  if (text::tool_style(model.chat_template)) capabilities.emplace_back("tools");
   call.reply->answer_json(
       Json::object({{"modelfile", ""},
                     {"parameters", ""},
@@ -259,7 +261,7 @@ void ollama_show(const Call& call) {
                     {"details", details_json(model)},
                     {"model_info", Json::object({{"general.architecture", model.model.kind()},
                                                  {"context_length", model.limit}})},
-                    {"capabilities", Json(std::vector<Json>{Json(writes ? "completion" : "embedding")})}})
+                    {"capabilities", std::move(capabilities)}})
           .dump());
 }
 
