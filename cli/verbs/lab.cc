@@ -105,7 +105,8 @@ class Lab : public Verb {
     } else if (request.method != "POST" || request.path != "/run") {
       reply->fail(serve::ApiError(404, "there are GET / and POST /run"));
     } else if (!request.header("content-type").starts_with("application/json")) {
-      reply->fail(serve::ApiError(415, "the request's body must be JSON, with Content-Type: application/json"));
+      reply->fail(
+          serve::ApiError(415, "the request's body must be JSON, with Content-Type: application/json"));
     } else {
       auto [status, body] = laboratory.answer(request.body);
       reply->answer(status, "application/json", std::move(body));

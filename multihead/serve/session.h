@@ -25,8 +25,9 @@ struct AccessLine {
 
 struct SessionOptions {
   HttpLimits limits = {};
-  double head_patience = 10;   ///< seconds in which a request's headers must have come, the first one's since the
-                               ///< connection …
+  double head_patience =
+      10;  ///< seconds in which a request's headers must have come, the first one's since the
+           ///< connection …
   double body_patience = 60;   ///< … its body …
   double idle_patience = 120;  ///< … and the next request
   std::function<void(const AccessLine& line)> log = {};

@@ -296,7 +296,8 @@ TEST(DialectsTest, OllamaSaysWhatChatSays) {
           R"({"model":"lm","prompt":"the cat","max_tokens":9,"seed":4,"top_k":30,"stop":"e"})");
   EXPECT_EQ(raw.json().at("response"), choice_of(plain).at("text"));
   EXPECT_EQ(ask(service, "/api/tags", "", "GET").json().at("models").size(), 3);
-  EXPECT_THAT(ask(service, "/api/show", R"({"model":"lm"})").body, HasSubstr(R"("capabilities":["completion","tools"])"));
+  EXPECT_THAT(ask(service, "/api/show", R"({"model":"lm"})").body,
+              HasSubstr(R"("capabilities":["completion","tools"])"));
 }
 
 // Ollama's programs ask for a model to be loaded, and langchain's sends every option, most of them null.
