@@ -144,6 +144,11 @@ inline Json json_of_special(int64_t id, const std::string& content) {
                        {"special", true}});
 }
 
+/// A "post_processor": `first` A `end`, and `first` A `end` B `end` with the type of B and its end. `tokens`: the
+/// template_token()s of both by name, maybe of others.
+Json json_of_template(const std::string& first, const std::string& end, int second_type, const Json& tokens);
+Json template_token(const std::string& token, int64_t id);
+
 /// The names of BERT's special tokens.
 struct BertTokens {
   std::string unk = "[UNK]", sep = "[SEP]", pad = "[PAD]", cls = "[CLS]", mask = "[MASK]";

@@ -37,6 +37,8 @@ struct BpeOptions {
   int64_t min_frequency = 2;
   /// Get the first ids.
   SpecialTokens special = {.eos = "<|endoftext|>"};
+  /// The template of an encoder: a token before a text, and one after each text, of the special ones; empty: none.
+  std::string first = {}, end = {};
   /// Called periodically with merges learned and merges requested. May throw to stop.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
@@ -65,8 +67,8 @@ struct EncodeOptions {
   /// Recognise special tokens in the text. Off: they are plain characters, so untrusted text cannot end a
   /// document. (Added tokens that are not special are always recognised, as in Hugging Face.)
   bool parse_special = false;
-  /// Add the tokens of the file's template (Llama 3: <|begin_of_text|> in front). Tokenizers trained here
-  /// have none.
+  /// Add the tokens of the file's template (Llama 3: <|begin_of_text|> in front). Of tokenizers
+  /// trained here, WordPiece and those of encoders (BpeOptions::first) have one.
   bool add_template = true;
   /// At most this many ids, those of the template included: the end of the text is left out, of a pair the
   /// end of the longer one. 0: no limit.

@@ -26,6 +26,17 @@ void check_not_empty(std::span<const std::string_view> texts, const char* who) {
            who, ": text must not be empty");
 }
 
+Tokenizer with_template(const Tokenizer& tokenizer, const std::string& first, const std::string& end) {
+  Json json = Json::parse(tokenizer.to_json()), tokens = Json::object();
+  for (const std::string& token : {first, end}) {
+    const std::optional<int32_t> id = tokenizer.id(token);
+    MH_CHECK(id, ValueError, "train_bpe: the template's ", quote(token), " must be a special token");
+    tokens[token] = template_token(token, *id);
+  }
+  json["post_processor"] = json_of_template(first, end, 1, tokens);
+  return Tokenizer::from_contents(json.dump(), tokenizer.config_json());
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::train_characters(std::span<const std::string_view> texts,
@@ -97,7 +108,9 @@ Tokenizer Tokenizer::train_bpe(std::span<const std::string_view> texts, const Bp
   for (size_t id = model->tokens.size(); id < training.tokens.size(); ++id)
     model->tokens.push_back(bytes_to_symbols(training.tokens[id]));
   model->finish();
-  return Tokenizer(std::move(model));
+  const Tokenizer trained(std::move(model));
+  return options.first.empty() && options.end.empty() ? trained
+                                                      : with_template(trained, options.first, options.end);
 }
 
 namespace {

@@ -41,7 +41,8 @@ text::Tokenizer train_tokenizer(const std::string& text, const MaskedLmSettings&
   const text::SpecialTokens special = {.pad = "[PAD]", .others = {"[CLS]", "[SEP]", "[MASK]"}};
   std::vector<std::string_view> training = {text};
   if (s.validation_share > 0) training = text::split_corpus(text, {.validation = s.validation_share}).train;
-  return text::Tokenizer::train_bpe(training, {.vocab_size = s.vocab_size, .special = special});
+  return text::Tokenizer::train_bpe(
+      training, {.vocab_size = s.vocab_size, .special = special, .first = "[CLS]", .end = "[SEP]"});
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ TEST_F(MaskedLmRunTest, LearnsFromNothingAndFromAFolder) {
     EXPECT_EQ(embed::fill_mask(model, tokenizer, "the red cat [MASK] on a mat", 1).size(), 1u);
     const Json config = io::load_json(path("a/tokenizer_config.json"));
     EXPECT_EQ(config.at("mask_token").as_string(), "[MASK]") << init;
+    EXPECT_EQ(tokenizer.encode("", {}),
+              (std::vector<int32_t>{*tokenizer.id("[CLS]"), *tokenizer.id("[SEP]")}));
   }
 }
 

@@ -65,9 +65,7 @@ std::string json_of_letters(const std::vector<std::string>& tokens, const std::s
   const auto special = [&](const char* key, const char* usual) {
     const std::string token = content_of(config, {key, usual});
     MH_CHECK(vocab.find(token) != nullptr, FormatError, file, ": has no token ", token, ", the ", key);
-    specials[token] = Json::object({{"id", token},
-                                    {"ids", Json(std::vector<Json>{*vocab.find(token)})},
-                                    {"tokens", Json(std::vector<Json>{token})}});
+    specials[token] = template_token(token, vocab.find(token)->as_int());
     return token;
   };
   const std::string unk = special("unk_token", "<unk>"), cls = special("cls_token", "<cls>"),
@@ -79,14 +77,6 @@ std::string json_of_letters(const std::vector<std::string>& tokens, const std::s
     one["special"] = specials.find(token) != nullptr;
     added.push_back(one);
   }
-  const auto piece = [](const char* kind, const std::string& id, int type) {
-    return Json::object({{kind, Json::object({{"id", id}, {"type_id", type}})}});
-  };
-  const std::vector<Json> single = {piece("SpecialToken", cls, 0), piece("Sequence", "A", 0),
-                                    piece("SpecialToken", eos, 0)};
-  std::vector<Json> pair = single;
-  pair.push_back(piece("Sequence", "B", 0));
-  pair.push_back(piece("SpecialToken", eos, 0));
   return Json::object(
              {{"version", "1.0"},
               {"truncation", nullptr},
@@ -94,10 +84,7 @@ std::string json_of_letters(const std::vector<std::string>& tokens, const std::s
               {"added_tokens", added},
               {"normalizer", nullptr},
               {"pre_tokenizer", Json::object({{"type", "WhitespaceSplit"}})},
-              {"post_processor", Json::object({{"type", "TemplateProcessing"},
-                                               {"single", Json(single)},
-                                               {"pair", Json(pair)},
-                                               {"special_tokens", specials}})},
+              {"post_processor", json_of_template(cls, eos, 0, specials)},
               {"decoder", Json::object({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", false}})},
               {"model", Json::object({{"type", "WordPiece"},
                                       {"unk_token", unk},
@@ -138,6 +125,25 @@ std::string json_of_vocab_txt(const std::filesystem::path& folder) {
   return json_of_words(tokens, normalizer, special);
 }
 
+Json template_token(const std::string& token, int64_t id) {
+  return Json::object({{"id", token}, {"ids", std::vector<Json>{id}}, {"tokens", std::vector<Json>{token}}});
+}
+
+Json json_of_template(const std::string& first, const std::string& end, int second_type, const Json& tokens) {
+  const auto piece = [](const char* kind, const std::string& id, int type) {
+    return Json::object({{kind, Json::object({{"id", id}, {"type_id", type}})}});
+  };
+  const std::vector<Json> single = {piece("SpecialToken", first, 0), piece("Sequence", "A", 0),
+                                    piece("SpecialToken", end, 0)};
+  std::vector<Json> pair = single;
+  pair.push_back(piece("Sequence", "B", second_type));
+  pair.push_back(piece("SpecialToken", end, second_type));
+  return Json::object({{"type", "TemplateProcessing"},
+                       {"single", Json(single)},
+                       {"pair", Json(pair)},
+                       {"special_tokens", tokens}});
+}
+
 std::string json_of_words(const std::vector<std::string>& tokens, const Json& normalizer,
                           const BertTokens& of) {
   Json vocab = Json::object(), added = Json::array(), specials = Json::object();
@@ -145,9 +151,7 @@ std::string json_of_words(const std::vector<std::string>& tokens, const Json& no
   for (const std::string& token : {of.pad, of.unk, of.cls, of.sep, of.mask}) {
     if (specials.contains(token)) continue;
     added.push_back(json_of_special(vocab.find(token)->as_int(), token));
-    specials[token] = Json::object({{"id", token},
-                                    {"ids", Json(std::vector<Json>{*vocab.find(token)})},
-                                    {"tokens", Json(std::vector<Json>{token})}});
+    specials[token] = template_token(token, vocab.find(token)->as_int());
   }
   Json full = Json::object({{"type", "BertNormalizer"},
                             {"clean_text", true},
@@ -155,15 +159,6 @@ std::string json_of_words(const std::vector<std::string>& tokens, const Json& no
                             {"strip_accents", nullptr},
                             {"lowercase", true}});
   for (const auto& [key, value] : normalizer.members()) full[key] = value;
-  const auto special = [](const std::string& token, int type) {
-    return Json::object({{"SpecialToken", Json::object({{"id", token}, {"type_id", type}})}});
-  };
-  const auto place = [](const char* which, int type) {
-    return Json::object({{"Sequence", Json::object({{"id", which}, {"type_id", type}})}});
-  };
-  const std::vector<Json> single = {special(of.cls, 0), place("A", 0), special(of.sep, 0)};
-  std::vector<Json> pair = single;
-  pair.push_back(place("B", 1)), pair.push_back(special(of.sep, 1));
   return Json::object(
              {{"version", "1.0"},
               {"truncation", nullptr},
@@ -171,10 +166,7 @@ std::string json_of_words(const std::vector<std::string>& tokens, const Json& no
               {"added_tokens", added},
               {"normalizer", full},
               {"pre_tokenizer", Json::object({{"type", "BertPreTokenizer"}})},
-              {"post_processor", Json::object({{"type", "TemplateProcessing"},
-                                               {"single", Json(single)},
-                                               {"pair", Json(pair)},
-                                               {"special_tokens", specials}})},
+              {"post_processor", json_of_template(of.cls, of.sep, 1, specials)},
               {"decoder", Json::object({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}})},
               {"model", Json::object({{"type", "WordPiece"},
                                       {"unk_token", of.unk},
