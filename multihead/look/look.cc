@@ -43,11 +43,12 @@ struct Stack {
                  [&](int64_t layer) { return layer < layer_count; });
     view.heads = heads;
     captures.resize(static_cast<size_t>(layer_count));
-    for (AttentionCapture& capture : captures) {
-      capture.want_weights = false;
+    for (AttentionCapture& capture : captures) capture.want_weights = false;
+    for (const int64_t layer : view.layers) {
+      AttentionCapture& capture = captures[static_cast<size_t>(layer)];
+      capture.want_weights = true;
       capture.heads = heads;
     }
-    for (const int64_t layer : view.layers) captures[static_cast<size_t>(layer)].want_weights = true;
   }
 
   // A stack may have none of the chosen layers.

@@ -278,6 +278,12 @@ TEST(AttentionErrorsTest, Captures) {
   capture.query_rows = {};
   capture.top_k = -1;
   expect_error<ValueError>([&] { with({.capture = &capture}); }, "capture.top_k must be >= 0, got -1");
+  for (const AttentionCapture& none : {AttentionCapture{.want_weights = false, .stage = CaptureStage::scores},
+                                       AttentionCapture{.want_weights = false, .heads = {0}},
+                                       AttentionCapture{.want_weights = false, .query_rows = {0}}}) {
+    capture = none;
+    expect_error<ValueError>([&] { with({.capture = &capture}); }, "choose among the weights");
+  }
 }
 
 TEST(AttentionErrorsTest, EmptyRowNamesTheRow) {

@@ -152,11 +152,7 @@ void finish_options(Fields& options) {
 }
 
 // What Ollama's programs send to have a model ready, which it is.
-void answer_loaded(const Call& call, Fields& fields, const ServedModel& model, bool is_chat) {
-  fields.boolean("stream", true);
-  fields.ignore(
-      {"keep_alive", "format", "think", "images", "suffix", "template", "logprobs", "top_logprobs"});
-  fields.finish();
+void answer_loaded(const Call& call, const ServedModel& model, bool is_chat) {
   Json json = Json::object({{"model", model.model.name}, {"created_at", iso_time(seconds_now())}});
   if (is_chat) {
     json["message"] = Json::object({{"role", "assistant"}, {"content", ""}});
@@ -184,6 +180,7 @@ void read_options(Fields& fields, const Call& call, const ServedModel& model, Ge
   finish_options(own);
 }
 
+// Without a prompt the model is asked to be ready.
 void generate_text(const Call& call, Fields& fields, ServedModel& model, GenerationJob job, bool is_chat,
                    const ToolRequest& tools = {}) {
   const bool streams = fields.boolean("stream", true);
@@ -199,6 +196,7 @@ void generate_text(const Call& call, Fields& fields, ServedModel& model, Generat
   fields.only("top_logprobs", {Json(0)});
   fields.ignore({"keep_alive"});
   fields.finish();
+  if (!job.prompts) return answer_loaded(call, model, is_chat);
   job.reply = call.reply;
   job.listener = std::make_unique<OllamaWriter>(model, call.reply, is_chat, streams, tools);
   call.service.submit(model, std::move(job));
@@ -310,8 +308,8 @@ void ollama_chat(const Call& call) {
   read_options(fields, call, model, job);
   const ToolRequest tools = read_tools(fields, model, false);
   const Json& messages = fields.required("messages");
-  if (messages.is_array() && messages.size() == 0) return answer_loaded(call, fields, model, true);
-  set_messages(model, read_messages(messages, "messages"), job, tools);
+  const bool loads = messages.is_array() && messages.size() == 0;
+  if (!loads) set_messages(model, read_messages(messages, "messages"), job, tools);
   generate_text(call, fields, model, std::move(job), true, tools);
 }
 
@@ -323,14 +321,13 @@ void ollama_generate(const Call& call) {
   const std::string prompt = fields.text("prompt"), system = fields.text("system");
   fields.only("context", {Json::array()});
   const bool is_raw = fields.boolean("raw", false);
-  if (prompt.empty()) return answer_loaded(call, fields, model, false);
   if (is_raw && !system.empty()) throw ApiError(400, "system needs raw: false", "system");
-  if (is_raw) {
+  if (is_raw && !prompt.empty()) {
     job.decode = {.skip_special = true, .continued = true};
     job.prompts = [&model, prompt] {
       return std::vector<TokenIds>{model.writer().tokenizer.encode(prompt, {.parse_special = true})};
     };
-  } else {
+  } else if (!prompt.empty()) {
     Json messages = Json::array();
     if (!system.empty()) messages.push_back(Json::object({{"role", "system"}, {"content", system}}));
     messages.push_back(Json::object({{"role", "user"}, {"content", prompt}}));

@@ -27,6 +27,13 @@ uint64_t checksum_of_columns(const std::vector<std::vector<std::string>>& column
 struct DataSums {
   uint64_t training = 0, validation = 0;
 };
+/// Numbers as a column of texts.
+template <class T>
+std::vector<std::string> column_of(const std::vector<T>& numbers) {
+  std::vector<std::string> texts;
+  for (const T number : numbers) texts.push_back(concat(number));
+  return texts;
+}
 /// Of the texts in columns.
 inline DataSums sums_of_columns(const std::vector<std::vector<std::string>>& training,
                                 const std::vector<std::vector<std::string>>& validation) {

@@ -292,9 +292,7 @@ EmbedderTask::Data EmbedderTask::read(const Run& run) {
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
   const int64_t length = length_of(run.settings);
   const auto columns = [](const text::JudgedPairs& pairs) -> std::vector<std::vector<std::string>> {
-    std::vector<std::string> scores;
-    for (const double score : pairs.scores) scores.push_back(concat(score));
-    return {pairs.queries, pairs.documents, pairs.negatives, scores};
+    return {pairs.queries, pairs.documents, pairs.negatives, column_of(pairs.scores)};
   };
   EmbedderData pairs = {
       encode_text_pairs(encoder, training, length), encode_text_pairs(encoder, validation, length),

@@ -273,9 +273,7 @@ RerankerData RerankerTask::read(const Run& run) {
   data.texts = encode(data.training, data.tokenizer, s);
   data.validation_texts = encode(data.validation, data.tokenizer, s);
   const auto columns = [](const RankedPairs& pairs) -> std::vector<std::vector<std::string>> {
-    std::vector<std::string> scores;
-    for (const float score : pairs.scores) scores.push_back(concat(score));
-    return {pairs.queries, pairs.documents, scores};
+    return {pairs.queries, pairs.documents, column_of(pairs.scores)};
   };
   data.sums = sums_of_columns(columns(data.training), columns(data.validation));
   const auto right = std::ranges::count_if(data.training.scores, [](float score) { return score > 0; });

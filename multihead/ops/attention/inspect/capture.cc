@@ -54,6 +54,11 @@ void capture_weights(const BoundAttention& bound, const kernels::AttentionInput&
 
 void check_capture(const BoundAttention& bound, const AttentionCapture& capture) {
   const AttentionSizes& sizes = bound.sizes();
+  const bool asks_of_weights =
+      capture.stage != CaptureStage::probabilities || !capture.heads.empty() || !capture.query_rows.empty();
+  MH_CHECK(
+      capture.want_weights || !asks_of_weights, ValueError, bound.who(),
+      ": capture.stage, capture.heads and capture.query_rows choose among the weights, which are not wanted");
   for (const int64_t h : capture.heads) {
     MH_CHECK(h >= -sizes.heads && h < sizes.heads, ValueError, bound.who(),
              ": capture.heads must be in [0, H=", sizes.heads, "), got ", h);
