@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/train/parallel/sharing.h"
 
