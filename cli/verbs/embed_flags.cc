@@ -72,10 +72,19 @@ AnyEncoder EmbedFlags::load(const std::string& task) {
   });
 }
 
-std::optional<AnyEncoder> EmbedFlags::route_of_queries(const AnyEncoder& of_documents) const {
-  const auto* dense = std::get_if<SentenceEncoder>(&of_documents);
-  if (dense == nullptr || !embed::has_routes(folder)) return {};
-  return reading([&] { return pooled_as_asked(dense->route("query")); });
+std::optional<AnyEncoder> EmbedFlags::encoder_of_queries(const AnyEncoder& loaded) const {
+  return encoder_for(loaded, "query");
+}
+
+std::optional<AnyEncoder> EmbedFlags::encoder_of_documents(const AnyEncoder& loaded) const {
+  if (embed::has_routes(folder)) return {};  // it was loaded for them
+  return encoder_for(loaded, "document");
+}
+
+std::optional<AnyEncoder> EmbedFlags::encoder_for(const AnyEncoder& loaded, const char* task) const {
+  const auto* dense = std::get_if<SentenceEncoder>(&loaded);
+  if (dense == nullptr || !dense->tasks().contains(task)) return {};
+  return reading([&] { return pooled_as_asked(dense->for_task(task)); });
 }
 
 IndexRecord EmbedFlags::record_of(std::span<const std::string> texts) const {

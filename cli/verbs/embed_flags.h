@@ -40,14 +40,17 @@ struct EmbedFlags {
 
   void declare(Flags& flags);
   AnyEncoder load(const std::string& task);
-  /// The encoder of queries, where they have their own.
-  std::optional<AnyEncoder> route_of_queries(const AnyEncoder& of_documents) const;
+  /// The encoders that search with, where they are not load("document"): routes, adapters and prompts may be those
+  /// of queries or of documents.
+  std::optional<AnyEncoder> encoder_of_queries(const AnyEncoder& loaded) const;
+  std::optional<AnyEncoder> encoder_of_documents(const AnyEncoder& loaded) const;
   /// Besides the model, what dense vectors depend on.
   IndexRecord record_of(std::span<const std::string> texts) const;
   AnyVectors encode(const AnyEncoder& encoder, std::span<const std::string> texts, embed::TextTask task,
                     const Progress& progress = {}) const;
 
  private:
+  std::optional<AnyEncoder> encoder_for(const AnyEncoder& loaded, const char* task) const;
   embed::SentenceEncoder pooled_as_asked(embed::SentenceEncoder encoder) const;
   void check_flags_of(embed::VectorKind made) const;
 };

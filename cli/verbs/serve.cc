@@ -93,9 +93,10 @@ class Serve : public Verb {
     const std::string_view keys = without_byte_order_mark(content);
     for (size_t at = 0; at < keys.size();) {
       const size_t end = std::min(keys.find('\n', at), keys.size());
-      std::string key(keys.substr(at, end - at));
-      if (key.ends_with('\r')) key.pop_back();
-      if (!key.empty() && !key.starts_with('#')) service_.api_keys.push_back(std::move(key));
+      std::string_view key = keys.substr(at, end - at);
+      const size_t first = std::min(key.find_first_not_of(" \t"), key.size());  // headers' values lose them
+      key = key.substr(first, key.find_last_not_of(" \t\r") + 1 - first);
+      if (!key.empty() && !key.starts_with('#')) service_.api_keys.emplace_back(key);
       at = end + 1;
     }
     if (service_.api_keys.empty()) throw InputError(concat(printable(key_file_), ": holds no key"));

@@ -14,8 +14,8 @@ namespace {
 
 thread_local Tape* active = nullptr;
 thread_local const Tape* forgetful = nullptr;
-thread_local std::vector<const Tape*> alive;  // those that a NoTape hides, too
-thread_local int backwards = 0;               // that run
+thread_local std::vector<Tape*> alive;  // those that a NoTape hides, too
+thread_local int backwards = 0;         // that run
 
 [[noreturn]] void lost_result() {
   throw ValueError(
@@ -108,8 +108,12 @@ Tape::Tape() : outer_(active) {
   active = this;
 }
 Tape::~Tape() {
-  active = outer_;
+  // Tapes nest, but one that ends before those within it must not be found through them.
+  if (active == this) active = outer_;
   std::erase(alive, this);
+  for (Tape* inner : alive) {
+    if (inner->outer_ == this) inner->outer_ = outer_;
+  }
   for (const Node& node : nodes_) make_stale(node.outputs);
 }
 Tape* Tape::current() { return active; }
@@ -120,7 +124,7 @@ detail::ForgetfulTape::ForgetfulTape() : outer_(forgetful) { forgetful = &tape_;
 detail::ForgetfulTape::~ForgetfulTape() { forgetful = outer_; }
 
 NoTape::NoTape() : hidden_(active) { active = nullptr; }
-NoTape::~NoTape() { active = hidden_; }
+NoTape::~NoTape() { active = std::ranges::find(alive, hidden_) != alive.end() ? hidden_ : nullptr; }
 
 void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs,
                Backward backward) {

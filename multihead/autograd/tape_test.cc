@@ -231,6 +231,19 @@ TEST(TapeTest, ResultsOfATapeThatIsGoneAreRefused) {
   EXPECT_EQ(outer.size(), 0u);
 }
 
+TEST(TapeTest, TapesMayEndInAnyOrder) {
+  auto outer = std::make_optional<Tape>(), inner = std::make_optional<Tape>();
+  outer.reset();
+  EXPECT_EQ(Tape::current(), &*inner);
+  inner.reset();
+  EXPECT_EQ(Tape::current(), nullptr);
+  outer.emplace();
+  auto silent = std::make_optional<NoTape>();
+  outer.reset();
+  silent.reset();
+  EXPECT_EQ(Tape::current(), nullptr);
+}
+
 TEST(TapeTest, ASeedHasTheTypeOfItsLoss) {
   const Tensor x = leaf(3), half = Tensor::ones({1}, Dtype::bf16).set_requires_grad();
   Tape tape;

@@ -180,9 +180,12 @@ Json run_to_json(const AttentionRun& run, int bits, size_t index, Store& store) 
     json["lens"] = lens;
   }
   const std::string target = valid_utf8(run.target);
-  if (!run.attributions.empty()) {
-    json["attributions"] = Json::object(
-        {{"target", target}, {"probability", run.probability}, {"values", list_of(run.attributions)}});
+  if (!run.attributions.of_tokens.empty()) {
+    json["attributions"] = Json::object({{"target", target},
+                                         {"probability", run.probability},
+                                         {"values", list_of(run.attributions.of_tokens)},
+                                         {"whole", run.attributions.whole},
+                                         {"addUp", run.attributions.add_up()}});
   }
   if (!run.ablation.empty()) {
     Json change = Json::array();

@@ -8,6 +8,7 @@
 
 #include "multihead/core/tensor/tensor.h"
 #include "multihead/core/text/json.h"
+#include "multihead/models/surgery/lens.h"
 
 namespace multihead::look {
 
@@ -48,7 +49,7 @@ struct AttentionRun {
   std::vector<std::vector<std::vector<Prediction>>> lens = {};  ///< [layers + 1][T], see models::logit_lens()
   std::string target = {};                                      ///< that attributions and ablation speak of
   double probability = 0;                                       ///< of it
-  std::vector<double> attributions = {};                        ///< [T], see models::integrated_gradients()
+  models::Shares attributions = {};                             ///< see models::integrated_gradients()
   std::vector<std::vector<double>> ablation = {};  ///< [layers][heads], see models::ablate_heads()
   std::vector<std::string> off = {};               ///< heads that were switched off: "0.3"
 };

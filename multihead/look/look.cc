@@ -100,6 +100,9 @@ std::vector<Prediction> labelled(const LabelOf& label_of, const std::vector<mode
   return list;
 }
 
+// Of integrated gradients: more if the shares do not add up after few.
+constexpr int64_t kSteps[] = {16, 64};
+
 void measure(AttentionRun& run, const LanguageModel& model, const LabelOf& label_of, const Ids& ids) {
   const Tensor tokens = as_row(ids);
   const auto guesses = models::logit_lens(model, tokens, 5);
@@ -110,7 +113,10 @@ void measure(AttentionRun& run, const LanguageModel& model, const LabelOf& label
   const models::Guess& best = guesses.back().back().front();
   run.target = label_of(best.token), run.probability = best.probability;
   if (!model.packed_dtype()) {  // packed weights have no gradients
-    run.attributions = models::integrated_gradients(model, tokens, best.token);
+    for (const int64_t steps : kSteps) {
+      run.attributions = models::integrated_gradients(model, tokens, best.token, steps);
+      if (run.attributions.add_up()) break;
+    }
   }
   run.ablation = models::ablate_heads(model, tokens, best.token);
 }
@@ -184,10 +190,10 @@ double cost_of_measures(const models::LanguageModelConfig& c, int64_t tokens) {
   const auto length = static_cast<double>(tokens);
   const auto head = 2 * static_cast<double>(c.vocab_size * c.embed_dim);
   const double all = 2 * static_cast<double>(models::matrix_weights(c)), layers = all - head;
-  constexpr double kSteps = 16, kForwardAndBackward = 3;
-  return length * (static_cast<double>(c.num_layers + 1) * head +                  // the logit lens
-                   static_cast<double>(c.num_layers * c.num_heads) * layers / 2 +  // ablation
-                   kSteps * kForwardAndBackward * layers);                         // attributions
+  constexpr double kForwardAndBackward = 3;
+  return length * (static_cast<double>(c.num_layers + 1) * head +                   // the logit lens
+                   static_cast<double>(c.num_layers * c.num_heads) * layers / 2 +   // ablation
+                   static_cast<double>(kSteps[0]) * kForwardAndBackward * layers);  // attributions
 }
 
 AttentionRun look(const LanguageModel& model, const text::Tokenizer& tokenizer, const std::string& text,
@@ -210,7 +216,9 @@ AttentionRun look(const LanguageModel& model, const NamedTokens& tokens, const L
   check_numbers("tokens", look.rows, std::ssize(ids));
   stack.view.rows = look.rows;
   stack.view.queries = some_of(stack.view.keys, look.rows);
-  for (AttentionCapture& capture : stack.captures) capture.query_rows = look.rows;
+  for (AttentionCapture& capture : stack.captures) {
+    if (capture.want_weights) capture.query_rows = look.rows;
+  }
   AttentionRun run;
   run.views = {stack.view};
   bits_for({run});
@@ -236,9 +244,7 @@ AttentionRun look(const LanguageModel& model, const NamedTokens& tokens, const L
   run.views.clear();
   stack.add_to(run.views);
   for (const auto& [layer, head] : look.off) run.off.push_back(concat(layer, ".", head));
-  if (look.measures && look.off.empty() && look.cut.empty()) {
-    if (heads.size() == static_cast<size_t>(config.num_heads)) measure(run, model, tokens.label_of, ids);
-  }
+  if (look.measures && look.off.empty() && look.cut.empty()) measure(run, model, tokens.label_of, ids);
   return run;
 }
 

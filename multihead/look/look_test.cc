@@ -41,7 +41,7 @@ TEST(LookTest, ARunHoldsWhatThePageShows) {
   EXPECT_NEAR(run.probability, run.next[0].second, 1e-6);
   EXPECT_EQ(run.lens.size(), 3U);
   EXPECT_EQ(run.ablation.size(), 2U);
-  EXPECT_EQ(run.attributions.size(), 7U);
+  EXPECT_EQ(run.attributions.of_tokens.size(), 7U);
   ASSERT_TRUE(view.neurons.has_value());
   // Query times key, scaled, is the score whose softmax the weights are.
   const Tensor &q = view.neurons->queries[0], &k = view.neurons->keys[0];
@@ -96,6 +96,10 @@ TEST(LookTest, PartsAndWhatIsRefused) {
   EXPECT_EQ(part.weight_count(), 2 * 4 * 2 * 7);
   EXPECT_EQ(part.weights[1].to_vector<float>()[7 + 3],
             whole.views[0].weights[1].to_vector<float>()[6 * 7 + 3]);
+  const AttentionRun one = look(model, tokenizer(), "the cat", {.layers = {1}, .heads = {2}, .rows = {6}});
+  EXPECT_EQ(one.views[0].weights[0].to_vector<float>()[3],
+            whole.views[0].weights[1].to_vector<float>()[(2 * 7 + 6) * 7 + 3]);
+  EXPECT_EQ(one.ablation, whole.ablation) << "measures are of the whole model";
   EXPECT_EQ(part.neurons->queries[0].size(1), 2);
   EXPECT_EQ(part.neurons->keys[0].size(1), 7);
   EXPECT_EQ(to_html({.title = "", .runs = {rows}}).find("\"half\":true"), std::string::npos);

@@ -5,6 +5,7 @@
 #include "multihead/autograd/pending-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/text/near_names.h"
+#include "multihead/core/text/utf8.h"
 
 namespace multihead::nn {
 
@@ -13,6 +14,8 @@ std::vector<NamedTensor> detail::named_parameters(VisitModule visit) {
   auto add = [&](const std::string& name, Tensor& tensor) {
     for (const NamedTensor& known : result) {
       if (known.tensor.is_same(tensor)) return;
+      MH_CHECK(known.name != name, ValueError, "named_parameters: two parameters are called ", quote(name),
+               "; visit() must give every part a name of its own");
     }
     result.push_back({name, tensor});
   };

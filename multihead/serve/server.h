@@ -64,7 +64,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const { return port_; }
-  /// Accepts nothing more; answers that have begun get so many seconds. Throws what ended the server before.
+  /// Accepts nothing more; answers that have begun get so many seconds, then they break off with an error. Throws
+  /// what ended the server before.
   void stop(double seconds);
   /// Whether it has stopped, or failed.
   bool has_ended() const { return has_ended_; }

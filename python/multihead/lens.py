@@ -318,6 +318,8 @@ def _gradients(model, tokens, metric, points, edits=()):
         values = metric(model(tokens))
         if not isinstance(values, Tensor):
             raise ValueError("metric: gradients need a Tensor made by multihead's functions")
+        if len(tokens) > 1 and tuple(values.shape[:1]) != (len(tokens),):
+            raise ValueError(f"metric: expected one number per row, {len(tokens)}, got shape {tuple(values.shape)}")
         tape.backward(sum_of(values))
     missing = [name for name in look.kept if name not in look.gradients]
     if missing:

@@ -217,6 +217,8 @@ def test_integrated_gradients_are_complete(model, tokens):
     expected = difference(model(tokens[:1]))[0] - difference(blank)[0]
     assert parts.shape == (12, 32)
     assert parts.sum() == pytest.approx(expected, rel=2e-2, abs=2e-2)
+    with pytest.raises(ValueError, match="expected one number per row, 32, got shape"):
+        lens.integrated_gradients(model, tokens[0], lambda logits: logits[0, -1, 7])
 
 
 def test_importance_is_the_gradient_of_gates(model, tokens):

@@ -61,6 +61,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "ablate_heads": "lens.ablate_heads",
     "integrated_gradients": "lens.integrated_gradients",
     "Guess": "lens.logit_lens",
+    "Shares": "lens.integrated_gradients",
     "look": "attend",
     "Look": "attend",
     "Neurons": "attend",
@@ -82,6 +83,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "refuse_other_sizes": "train_language_model",
     "is_worse_than_start": "train_language_model",  # worse_than_start of its result
     "merit": "train_language_model",  # best=
+    "check_best": "train_language_model",  # best=
     "check_length": "models.LanguageModel.generate",  # max_new_tokens=
     "copy_weights": "train_language_model",
     "PointScope": "Points",  # a with block
@@ -284,7 +286,7 @@ INTERNAL = {  # reason: names
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
     "activation_bytes set_fine_tuning set_new choose_length choose_rate recipe_of joined "
-    "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns DataSums sums_of_columns "
+    "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns column_of DataSums sums_of_columns "
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",

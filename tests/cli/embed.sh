@@ -75,6 +75,15 @@ for kind in int8 binary; do
   expect 0 '^(0.999|1.000) +2  the dog sat on a mat' "$multihead" search model --data texts.txt --compress $kind --query "the dog sat on a mat"
 done
 
+# Queries and documents have the folder's prompts of these names, unless there is another.
+cp -r model prompted
+printf '{"prompts": {"query": "a cat ran to ", "document": "the "}, "default_prompt_name": "query"}' >prompted/config_sentence_transformers.json
+printf 'dog\nmat\n' >words.txt
+printf 'the dog\nthe mat\n' >said.txt
+"$multihead" search prompted --data words.txt --query "dog" --json | grep -o '"score":[^,]*' >with_prompts.txt
+"$multihead" search model --data said.txt --query "a cat ran to dog" --json | grep -o '"score":[^,]*' >spelled_out.txt
+cmp with_prompts.txt spelled_out.txt || fail "the prompts of queries and documents"
+
 # Ranked as the folder says.
 for how in dot euclidean manhattan tanimoto; do
   cp -r model "by_$how"

@@ -25,7 +25,7 @@ def element(html, name):
 
 def compare(html, index, view, expected):
     chosen = np.stack([expected[layer][0].numpy()[view["heads"]] for layer in view["layers"]])
-    levels = np.frombuffer(base64.b64decode(element(html, f"w{index}")), "<u2" if view["bits"] == 16 else "u1")
+    levels = np.frombuffer(base64.b64decode(element(html, f"w0-{index}")), "<u2" if view["bits"] == 16 else "u1")
     got, stored = np.zeros(chosen.shape), np.ones(chosen.shape, bool)
     got[np.tril(stored) if view["causal"] else stored] = (levels / (2 ** view["bits"] - 1)) ** 2
     difference = np.abs(got - chosen).max()
@@ -35,7 +35,7 @@ def compare(html, index, view, expected):
 
 def main(page, folder, text):
     html = pathlib.Path(page).read_text()
-    views = json.loads(element(html, "data"))["views"]
+    views = json.loads(element(html, "data"))["runs"][0]["views"]
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
     ids = tokenizer.encode(text).ids
     with torch.no_grad():

@@ -248,6 +248,11 @@ class Panel {
     section.hidden = !attributions || state.v > 0;
     if (section.hidden || section.dataset.done) return;
     section.dataset.done = 1;
+    if (!attributions.addUp) {
+      const sum = attributions.values.reduce((a, x) => a + x, 0);
+      section.querySelector('.about').textContent = `Integrated gradients do not settle between the mean embedding and this text: the shares add up to ${sum.toFixed(2)}, the log-probability of “${show(attributions.target)}” grows by ${attributions.whole.toFixed(2)}. They are not shown.`;
+      return;
+    }
     const most = Math.max(1e-9, ...attributions.values.map(Math.abs));
     section.querySelector('.about').textContent = `“${show(attributions.target)}” next, p ${attributions.probability.toFixed(3)}: each token's share of its log-probability, beside the mean embedding (integrated gradients). Blue speaks for it, orange against.`;
     section.querySelector('.tokens').replaceChildren(...attributions.values.map((x, n) => {

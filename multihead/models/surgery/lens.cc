@@ -112,11 +112,16 @@ std::vector<std::vector<double>> ablate_heads(const LanguageModel& model, const 
   return result;
 }
 
-std::vector<double> integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target,
-                                         int64_t steps) {
+bool Shares::add_up() const {
+  const double sum = std::accumulate(of_tokens.begin(), of_tokens.end(), 0.0);
+  return std::abs(sum - whole) <= std::max(0.1 * std::abs(whole), 0.05);
+}
+
+Shares integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target, int64_t steps) {
   check_one_sequence("integrated_gradients", tokens);
   MH_CHECK(!model.packed_dtype(), ValueError, "integrated_gradients: packed weights have no gradients");
   MH_CHECK(steps > 0, ValueError, "integrated_gradients: steps must be positive, got ", steps);
+  constexpr int64_t kBatch = 16;
   nn::Points look;
   look.keep("embed");
   {
@@ -126,7 +131,24 @@ std::vector<double> integrated_gradients(const LanguageModel& model, const Tenso
   }
   const Tensor own = look.kept().at("embed");
   const int64_t length = own.size(1), width = own.size(2);
-  Tensor difference, path;
+  // The embeddings that are so much short of the text's.
+  Tensor difference;
+  const auto between = [&](const std::vector<double>& rests) {
+    const NoTape silent;
+    std::vector<Tensor> points;
+    for (const double rest : rests) points.push_back(sub(own, scale(difference, rest)));
+    return concat(points, 0);
+  };
+  const auto log_probabilities = [&](const Tensor& path) {
+    return log_probability(model, model.features(repeat_rows(tokens, path.size(0))), target);
+  };
+  const auto with = [](const Tensor& path) {
+    nn::Points points;
+    points.edit("embed", [path](const std::string&, const Tensor&) { return path; });
+    return points;
+  };
+  Tensor gradient;
+  Shares shares;
   {
     const NoTape silent;
     const Tensor& table = model.token_embedding.weight;
@@ -134,24 +156,33 @@ std::vector<double> integrated_gradients(const LanguageModel& model, const Tenso
     const double root = c.scale_embeddings ? std::sqrt(static_cast<double>(width)) : 1;
     const Tensor mean = scale(sum(table, 0), root * c.embedding_factor / static_cast<double>(table.size(0)));
     difference = sub(own, model.embedding_norm(mean));
-    std::vector<Tensor> points;
-    for (int64_t i = 0; i < steps; ++i) {
-      const double rest = 1 - (static_cast<double>(i) + 0.5) / static_cast<double>(steps);
-      points.push_back(sub(own, scale(difference, rest)));
-    }
-    path = concat(points, 0);
-  }
-  // The edit comes first, so that what is watched is the point on the way.
-  nn::Points points;
-  points.edit("embed", [path](const std::string&, const Tensor&) { return path; }).keep_gradient("embed");
-  {
-    Tape tape;
+    gradient = zeros_like(difference);
+    const Tensor ends = between({0, 1});
+    nn::Points points = with(ends);
     const nn::PointScope scope(points);
-    tape.backward(sum(log_probability(model, model.features(repeat_rows(tokens, steps)), target)));
+    const std::vector<double> at_ends = log_probabilities(ends).to_vector<double>();
+    shares.whole = at_ends[0] - at_ends[1];
+  }
+  for (int64_t first = 0; first < steps; first += kBatch) {
+    std::vector<double> rests;
+    for (int64_t i = first; i < std::min(first + kBatch, steps); ++i)
+      rests.push_back(1 - (static_cast<double>(i) + 0.5) / static_cast<double>(steps));
+    const Tensor path = between(rests);
+    // The edit comes first, so that what is watched is the point on the way.
+    nn::Points points = with(path);
+    points.keep_gradient("embed");
+    {
+      Tape tape;
+      const nn::PointScope scope(points);
+      tape.backward(sum(log_probabilities(path)));
+    }
+    const NoTape silent;
+    gradient = add(gradient, sum(points.gradients().at("embed"), 0, true));
   }
   const NoTape silent;
-  const Tensor gradient = scale(sum(points.gradients().at("embed"), 0), 1 / static_cast<double>(steps));
-  return sum(mul(reshape(difference, {length, width}), gradient), 1).to_vector<double>();
+  const Tensor product = mul(difference, scale(gradient, 1 / static_cast<double>(steps)));
+  shares.of_tokens = sum(reshape(product, {length, width}), 1).to_vector<double>();
+  return shares;
 }
 
 }  // namespace multihead::models

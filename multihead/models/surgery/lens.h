@@ -28,9 +28,19 @@ std::vector<std::vector<std::vector<Guess>>> logit_lens(const LanguageModel& mod
 std::vector<std::vector<double>> ablate_heads(const LanguageModel& model, const Tensor& tokens,
                                               int32_t target);
 
-/// Each token's share [T] of the log-probability of `target` after the last of the tokens [1, T], beside the
-/// mean embedding in every place: integrated gradients in `steps` steps (Sundararajan et al. 2017).
-std::vector<double> integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target,
-                                         int64_t steps = 16);
+/// Parts of a difference.
+struct Shares {
+  std::vector<double> of_tokens = {};  ///< [T]
+  double whole = 0;                    ///< the difference
+
+  /// Whether the parts are the difference to a tenth, or to .05: else there were too few steps.
+  bool add_up() const;
+};
+
+/// Each token's share of the log-probability of `target` after the last of the tokens [1, T], less that beside the
+/// mean embedding in every place: integrated gradients in `steps` steps (Sundararajan et al. 2017). Between there and a
+/// text of a large model the gradient may be so wild that no number of steps is enough.
+Shares integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target,
+                            int64_t steps = 16);
 
 }  // namespace multihead::models

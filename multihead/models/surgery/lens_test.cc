@@ -92,7 +92,8 @@ TEST(LensTest, SharesOfTokensAddUpToTheDifference) {
   for (const bool llama : {false, true}) {
     const LanguageModel model = model_of(llama);
     const Tensor x = tokens(6);
-    const auto shares = integrated_gradients(model, x, 3, 200);
+    const Shares found = integrated_gradients(model, x, 3, 200);
+    const std::vector<double>& shares = found.of_tokens;
     ASSERT_EQ(shares.size(), 6U);
     const Tensor table = model.token_embedding.weight;
     Tensor mean = Tensor::zeros({24});
@@ -112,6 +113,11 @@ TEST(LensTest, SharesOfTokensAddUpToTheDifference) {
     const double baseline = std::log(last_probabilities(model, x)[3]);
     EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), whole - baseline,
                 0.02 * std::abs(whole - baseline) + 1e-3);
+    EXPECT_NEAR(found.whole, whole - baseline, 1e-5);
+    EXPECT_TRUE(found.add_up());
+    Shares coarse = found;
+    coarse.of_tokens[2] += 0.2 * std::abs(found.whole) + 0.1;
+    EXPECT_FALSE(coarse.add_up());
   }
 }
 

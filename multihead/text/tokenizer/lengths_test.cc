@@ -11,8 +11,11 @@
 namespace multihead::text {
 namespace {
 
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // [CLS] is 2, [SEP] 3; a to e are 5 to 9.
 Tokenizer words_with(const char* truncation, const char* padding) {
@@ -78,6 +81,26 @@ TEST(LengthsTest, TypesAreThoseOfTheTemplate) {
   EXPECT_THAT(tokenizer.encoding("a b", {.add_template = false}).type_ids, ElementsAre(2, 2));
   EXPECT_THAT(tokenizer.encode("a b", {.end = 3}), ElementsAre(2, 5, 6, 3));
   EXPECT_THAT(tokenizer.encode("a", {.end = 2}), ElementsAre(2, 5, 3, 2));
+}
+
+// tokenizer_config.json says which end of a long text is kept, and whether ids say which text they belong to.
+TEST(LengthsTest, TheConfigHasTheLastWord) {
+  const Tokenizer words = words_with(kRight, "null");
+  const auto with = [&](const char* config) { return Tokenizer::from_contents(words.to_json(), config); };
+  const EncodeOptions cut = {.max_length = 4};
+  const Tokenizer left = with(R"({"truncation_side": "left"})"), right = with("{}");
+  EXPECT_THAT(left.encode("a b c d e", cut), ElementsAre(2, 8, 9, 3));
+  EXPECT_THAT(right.encode("a b c d e", cut), ElementsAre(2, 5, 6, 3));
+  EXPECT_THAT(left.encode_pair("a b c", "d", {.max_length = 6}).ids, ElementsAre(2, 6, 7, 3, 8, 3));
+  const Tokenizer again = Tokenizer::from_contents(left.to_json(), left.config_json());
+  EXPECT_THAT(again.encode("a b c d e", cut), ElementsAre(2, 8, 9, 3));
+  EXPECT_NE(left.fingerprint(), right.fingerprint());
+  EXPECT_THAT([&] { with(R"({"truncation_side": "middle"})"); },
+              ThrowsMessage<FormatError>(HasSubstr("truncation_side must be")));
+  const Tokenizer plain = with(R"({"model_input_names": ["input_ids", "attention_mask"]})");
+  EXPECT_THAT(plain.encode_pair("a", "b").type_ids, Each(0));
+  EXPECT_THAT(plain.encode_pair("a", "b", {.as_file = true}).type_ids, Contains(1));
+  EXPECT_THAT(right.encode_pair("a", "b").type_ids, Contains(1));
 }
 
 TEST(LengthsTest, WhatIsNotKnownIsRefusedByName) {

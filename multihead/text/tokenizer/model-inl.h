@@ -69,6 +69,8 @@ struct Tokenizer::Model {
   // Of tokenizer_config.json.
   bool splits_special = false;  // special tokens are not looked for in texts
   bool cleans_up = false;       // decode() leaves out spaces before punctuation
+  bool cuts_left = false;       // what is too long loses its beginning
+  bool lacks_types = false;     // ids do not say which text they belong to
 
   std::vector<NormalStep> steps;  // what is done to a text before anything else
   std::vector<CutStep> cuts;      // how it is cut into the pieces that become tokens

@@ -214,6 +214,8 @@ uint64_t Tokenizer::fingerprint() const {
   for (const AddedToken& a : m.added)
     hash = hash_number(hash, a.id << 3 | a.special << 2 | a.lstrip << 1 | int{a.rstrip});
   if (m.splits_special) hash = hash_number(hash, 1);
+  if (m.cuts_left) hash = hash_number(hash, 2);
+  if (m.lacks_types) hash = hash_number(hash, 3);
   // Later options count only where they are used, so that older fingerprints hold: those of GPT-2's splitting, and
   // of merges in the order of the tokens that they make.
   if (m.kind == Kind::bpe) hash = hash_cuts_and_merges(hash, m);

@@ -130,6 +130,7 @@ std::pair<size_t, size_t> shortened(size_t first, size_t second, size_t room) {
 void cut(std::span<Part> parts, const Model& model, const EncodeOptions& options, size_t around) {
   const bool as_file = options.as_file && model.truncation;
   const Truncation how = as_file ? *model.truncation : Truncation();
+  const bool from_left = options.as_file ? how.from_left : model.cuts_left;
   if (!as_file && options.max_length == 0) return;
   const size_t max_length = options.max_length > 0 ? options.max_length : how.max_length;
   MH_CHECK(max_length >= around, ValueError, "tokenizer: max_length ", max_length, " is less than the ",
@@ -139,8 +140,8 @@ void cut(std::span<Part> parts, const Model& model, const EncodeOptions& options
   if (first + second <= room) return;
   if (how.strategy == Truncation::Strategy::longest_first) {
     const auto [a, b] = parts.size() > 1 ? shortened(first, second, room) : std::pair(room, size_t{0});
-    parts[0].shorten(a, how.from_left);
-    if (parts.size() > 1) parts[1].shorten(b, how.from_left);
+    parts[0].shorten(a, from_left);
+    if (parts.size() > 1) parts[1].shorten(b, from_left);
     return;
   }
   const size_t target = how.strategy == Truncation::Strategy::only_second ? 1 : 0,
@@ -148,7 +149,7 @@ void cut(std::span<Part> parts, const Model& model, const EncodeOptions& options
   MH_CHECK(target < parts.size() && parts[target].ids.size() > excess, ValueError, "tokenizer: max_length ",
            max_length, " leaves no room for the ", target == 0 ? "first" : "second",
            " text, the only one that may be truncated (truncation.strategy)");
-  parts[target].shorten(parts[target].ids.size() - excess, how.from_left);
+  parts[target].shorten(parts[target].ids.size() - excess, from_left);
 }
 
 void pad_to(Encoding& encoding, size_t length, const Model& model) {
@@ -291,7 +292,9 @@ Encoding Tokenizer::both(std::string_view first, std::string_view second, const 
       std::count_if(items.begin(), items.end(), [](const TemplateItem& item) { return item.text < 0; }));
   cut(parts, *model_, options, around);
   trim(*model_, first, parts[0]), trim(*model_, second, parts[1]);
-  return padded(joined(items, parts, with_offsets), *model_, options);
+  Encoding pair = joined(items, parts, with_offsets);
+  if (model_->lacks_types && !options.as_file) std::ranges::fill(pair.type_ids, 0);
+  return padded(std::move(pair), *model_, options);
 }
 
 }  // namespace multihead::text

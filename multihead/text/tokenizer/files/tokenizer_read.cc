@@ -1,4 +1,5 @@
 // Reads tokenizers from the files that come with models.
+#include <algorithm>
 #include <filesystem>
 
 #include "multihead/core/error.h"
@@ -17,10 +18,18 @@ namespace {
 using Model = Tokenizer::Model;
 using tokenizer_json::Reader;
 
-void read_flags(const Json& config, Model& model) {
+void read_flags(const Json& config, Model& model, const std::string& file) {
   const auto is_set = [&](const char* key) { return Reader::member(config, key) == Json(true); };
   const bool is_bpe = model.kind == Tokenizer::Kind::bpe || model.kind == Tokenizer::Kind::character_bpe;
   model.splits_special = is_set("split_special_tokens");
+  const Json& side = Reader::member(config, "truncation_side");
+  MH_CHECK(side.is_null() || side == Json("left") || side == Json("right"), FormatError, file,
+           ": truncation_side must be \"left\" or \"right\", got ", side.dump());
+  model.cuts_left = side.is_null() ? model.truncation && model.truncation->from_left : side == Json("left");
+  const Json& inputs = Reader::member(config, "model_input_names");
+  const auto is_types = [](const Json& name) { return name == Json("token_type_ids"); };
+  const bool has_any = std::ranges::any_of(model.pair, [](const TemplateItem& i) { return i.type_id != 0; });
+  model.lacks_types = has_any && inputs.is_array() && std::ranges::none_of(inputs.items(), is_types);
   // As transformers 5 does, which would not take spaces from texts of BPE otherwise.
   model.cleans_up =
       is_set("clean_up_tokenization_spaces") &&
@@ -42,7 +51,7 @@ void read_config(std::string_view json, Model& model, const std::string& file) {
              " is not a token of tokenizer.json");
   }
   model.special = special;
-  read_flags(config, model);
+  read_flags(config, model, file);
   model.chat_template = chat_template_of(config, file);
 }
 

@@ -81,8 +81,11 @@ std::string Tokenizer::config_json() const {
   }
   // Otherwise transformers leaves out which text a token belongs to.
   if (std::ranges::any_of(model_->pair, [](const TemplateItem& item) { return item.type_id != 0; })) {
-    config["model_input_names"] = Json::parse(R"(["input_ids", "token_type_ids", "attention_mask"])");
+    const char* with_types = R"(["input_ids", "token_type_ids", "attention_mask"])";
+    config["model_input_names"] =
+        Json::parse(model_->lacks_types ? R"(["input_ids", "attention_mask"])" : with_types);
   }
+  if (model_->cuts_left) config["truncation_side"] = "left";
   if (!model_->chat_template.empty()) config["chat_template"] = model_->chat_template;
   config["clean_up_tokenization_spaces"] = model_->cleans_up;
   if (model_->cleans_up)
