@@ -96,8 +96,9 @@ class Lab : public Verb {
   std::shared_ptr<serve::Reply> reply(const Laboratory& laboratory, const serve::HttpRequest& request,
                                       int port) const {
     auto reply = std::make_shared<serve::Reply>(nullptr, serve::Reply::Clock::time_point::max());
-    const std::string& host = request.header("host");
-    if (host != concat("127.0.0.1:", port) && host != concat("localhost:", port)) {
+    const std::string &host = request.header("host"), &origin = request.header("origin");
+    const bool is_own = host == concat("127.0.0.1:", port) || host == concat("localhost:", port);
+    if (!is_own || (!origin.empty() && origin != "http://" + host)) {
       reply->fail(serve::ApiError(403, concat("this address is http://127.0.0.1:", port, "/")));
     } else if ((request.method == "GET" || request.method == "HEAD") && request.path == "/") {
       reply->answer(200, "text/html; charset=utf-8",

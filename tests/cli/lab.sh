@@ -55,6 +55,7 @@ grep -q "connect-src 'self'" body.txt || fail 'the page may not ask its own serv
 grep -q '"lab":{"text":"the cat"}' body.txt || fail 'the page does not know the text'
 status 'another host (DNS rebinding)' 403 '' 'Host: example.org'
 status 'a form of another site' 415 run '{"text":"a","off":[],"cut":[]}'
+status 'a page of another site' 403 run "$json" 'Origin: http://example.org' '{"text":"a cat","off":[],"cut":[]}'
 status 'nothing there' 404 nothing
 grep -q 'POST /run' body.txt || fail "the refusal of a path: $(cat body.txt)"
 status 'a run' 200 run "$json" '{"text":"a cat","off":[],"cut":[]}'

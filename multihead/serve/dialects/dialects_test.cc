@@ -124,6 +124,7 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {"/embed", R"("inputs":"a","prompt_name":"x")", "prompt_name"},
       {"/predict", R"("inputs":[1])", "inputs must hold a text or two"},
       {"/predict", R"("inputs":[["a"],["a","b"]])", "not both"},
+      {"/predict", R"("inputs":"a","parameters":{"top_k":1})", "parameters is supported only as {}"},
       {"/api/chat", R"("model":"x","messages":[])", "there is no model", 404},
       {"/api/chat", R"("model":"lm","messages":[{"role":"user","content":"a"}],"options":{"mirostat":1})",
        "options.mirostat"},
@@ -246,7 +247,11 @@ TEST(DialectsTest, RanksAsTheClassifierDoes) {
       ask(service, "/predict", R"({"inputs":[["a cat","the mat"],["a cat","sat on"]],"raw_scores":true})")
           .json();
   EXPECT_EQ(static_cast<float>(batch.at(1).at(size_t{0}).at("score").as_double()), logits.data<float>()[1]);
-  EXPECT_EQ(ask(service, "/predict", R"({"inputs":"a cat"})").json().at(size_t{0}).at("label").as_string(),
+  EXPECT_EQ(ask(service, "/predict", R"({"inputs":"a cat","parameters":{}})")
+                .json()
+                .at(size_t{0})
+                .at("label")
+                .as_string(),
             "LABEL_0");
 }
 

@@ -30,6 +30,7 @@ constexpr const char* kMembers = R"({
   "positive": {"type": ["integer", "null"], "minimum": 1, "maximum": 1073741824},
   "natural": {"type": ["integer", "null"], "minimum": 0, "maximum": 1073741824},
   "object": {"type": ["object", "null"]},
+  "empty": {"type": ["object", "null"], "maxProperties": 0},
   "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
   "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
   "top_k": {"type": ["integer", "null"], "minimum": -1, "maximum": 1073741824},
@@ -100,7 +101,8 @@ constexpr Body kBodies[] = {
     {"/embed",
      "model:model inputs!:inputs task:text normalize:true truncate:flag dimensions:positive "
      "truncation_direction:side"},
-    {"/predict", "model:model inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side"},
+    {"/predict",
+     "model:model inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side parameters:empty"},
     {"/api/show", "model!:model verbose:any"},
     {"/api/embed",
      "model!:model input!:inputs task:text truncate:flag dimensions:positive options:object keep_alive:any"},

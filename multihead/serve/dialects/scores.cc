@@ -186,6 +186,7 @@ void tei_predict(const Call& call) {
   const bool is_raw = fields.boolean("raw_scores", false);
   job.truncates = fields.boolean("truncate", false);
   fields.only("truncation_direction", {Json("Right"), Json("right")});
+  fields.only("parameters", {Json::object()});  // which Hugging Face's client sends
   fields.finish();
   model.classifier();
   job.finish = [reply = call.reply, &model, is_raw, is_batch](const Tensor& logits, const Usage& usage) {
