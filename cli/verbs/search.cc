@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <set>
 
 #include "cli/model_dir.h"
 #include "cli/streams.h"
@@ -141,8 +142,8 @@ class Search : public Verb {
     const double slack = flags_.precision == "f32" ? 1e-5 : 1e-3;
     // The longest line is cut where the model's length has changed.
     const auto longest = std::ranges::max_element(texts, {}, &std::string::size);
-    for (const size_t line :
-         {size_t{0}, texts.size() / 2, texts.size() - 1, static_cast<size_t>(longest - texts.begin())}) {
+    for (const size_t line : std::set<size_t>{0, texts.size() / 2, texts.size() - 1,
+                                              static_cast<size_t>(longest - texts.begin())}) {
       const Tensor made = encoder.encode(std::span(&texts[line], 1), flags_.options);
       const float* row = held.data<float>() + static_cast<int64_t>(line) * held.size(1);
       const auto product = [&](const float* a, const float* b) {

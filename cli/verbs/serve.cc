@@ -13,6 +13,7 @@
 #include "cli/module.h"
 #include "cli/streams.h"
 #include "multihead/core/files.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/server.h"
 #include "multihead/train/signals.h"
@@ -93,9 +94,8 @@ class Serve : public Verb {
     const std::string_view keys = without_byte_order_mark(content);
     for (size_t at = 0; at < keys.size();) {
       const size_t end = std::min(keys.find('\n', at), keys.size());
-      std::string_view key = keys.substr(at, end - at);
-      const size_t first = std::min(key.find_first_not_of(" \t"), key.size());  // headers' values lose them
-      key = key.substr(first, key.find_last_not_of(" \t\r") + 1 - first);
+      const std::string_view key =
+          trimmed(keys.substr(at, end - at), " \t\r");  // as the values of headers are
       if (!key.empty() && !key.starts_with('#')) service_.api_keys.emplace_back(key);
       at = end + 1;
     }

@@ -21,11 +21,7 @@ bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
 }
 
-std::string_view without_blanks(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
+constexpr std::string_view kBlanks = " \t";
 
 /// The number that a text of digits is; -1: it is none, or too long to be meant.
 int64_t natural_number(std::string_view digits, int base) {
@@ -160,7 +156,8 @@ bool HttpReader::take_line(std::string_view bytes, size_t& at, size_t most) {
 }
 
 void HttpReader::read_chunk_size() {
-  const int64_t size = natural_number(without_blanks(std::string_view(line_).substr(0, line_.find(';'))), 16);
+  const int64_t size =
+      natural_number(trimmed(std::string_view(line_).substr(0, line_.find(';')), kBlanks), 16);
   line_.clear();
   if (size < 0) throw ApiError(400, "the request's body is not in chunks as it says");
   if (request_.body.size() + static_cast<size_t>(size) > limits_.body)
@@ -213,7 +210,7 @@ void HttpReader::read_header(std::string_view line) {
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
     throw ApiError(400, concat("a header must be NAME: VALUE, got ", quote(line)));
-  const std::string_view value = without_blanks(line.substr(colon + 1));
+  const std::string_view value = trimmed(line.substr(colon + 1), kBlanks);
   const bool has_controls = std::any_of(value.begin(), value.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
     return (byte < 0x20 && c != '\t') || byte == 0x7f;

@@ -76,11 +76,10 @@ class LanguageLane : public Lane {
   void finish_choices(Live& live);
   void leave(Live& live);
   void fail_all();
+  int64_t limit_of(const GenerationJob& job) const { return job.context > 0 ? job.context : limit_; }
 
   const Writer& writer_;
   GeneratorOptions options_;
-  int64_t limit_of(const GenerationJob& job) const { return job.context > 0 ? job.context : limit_; }
-
   int64_t limit_;
   std::optional<Generator> generator_;
   std::list<Live> lives_;

@@ -25,9 +25,8 @@ struct AccessLine {
 
 struct SessionOptions {
   HttpLimits limits = {};
-  double head_patience =
-      10;  ///< seconds in which a request's headers must have come, the first one's since the
-           ///< connection …
+  /// Seconds in which a request's headers must have come, the first one's since the connection …
+  double head_patience = 10;
   double body_patience = 60;   ///< … its body …
   double idle_patience = 120;  ///< … and the next request
   std::function<void(const AccessLine& line)> log = {};

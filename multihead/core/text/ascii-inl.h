@@ -1,6 +1,7 @@
 // Letters of ASCII, whatever the locale. Internal to the library.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,12 @@ inline std::string in_lower_case(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return lower;
+}
+
+/// Without the bytes of `blanks` at both ends.
+inline std::string_view trimmed(std::string_view text, std::string_view blanks = " ") {
+  const size_t begin = std::min(text.find_first_not_of(blanks), text.size());
+  return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
 }
 
 }  // namespace multihead

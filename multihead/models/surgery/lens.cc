@@ -117,22 +117,37 @@ bool Shares::add_up() const {
   return std::abs(sum - whole) <= std::max(0.1 * std::abs(whole), 0.05);
 }
 
+namespace {
+
+Tensor embeddings_of(const LanguageModel& model, const Tensor& tokens) {
+  const NoTape silent;
+  nn::Points look;
+  look.keep("embed");
+  const nn::PointScope scope(look);
+  model.features(tokens);
+  return look.kept().at("embed");
+}
+
+Tensor mean_embedding(const LanguageModel& model) {
+  const NoTape silent;
+  const Tensor& table = model.token_embedding.weight;
+  const LanguageModelConfig& c = model.config();
+  const double root = c.scale_embeddings ? std::sqrt(static_cast<double>(table.size(1))) : 1;
+  return model.embedding_norm(
+      scale(sum(table, 0), root * c.embedding_factor / static_cast<double>(table.size(0))));
+}
+
+}  // namespace
+
 Shares integrated_gradients(const LanguageModel& model, const Tensor& tokens, int32_t target, int64_t steps) {
   check_one_sequence("integrated_gradients", tokens);
   MH_CHECK(!model.packed_dtype(), ValueError, "integrated_gradients: packed weights have no gradients");
   MH_CHECK(steps > 0, ValueError, "integrated_gradients: steps must be positive, got ", steps);
   constexpr int64_t kBatch = 16;
-  nn::Points look;
-  look.keep("embed");
-  {
-    const NoTape silent;
-    const nn::PointScope scope(look);
-    model.features(tokens);
-  }
-  const Tensor own = look.kept().at("embed");
+  const Tensor own = embeddings_of(model, tokens), mean = mean_embedding(model);
   const int64_t length = own.size(1), width = own.size(2);
+  Tensor difference, gradient;
   // The embeddings that are so much short of the text's.
-  Tensor difference;
   const auto between = [&](const std::vector<double>& rests) {
     const NoTape silent;
     std::vector<Tensor> points;
@@ -147,15 +162,10 @@ Shares integrated_gradients(const LanguageModel& model, const Tensor& tokens, in
     points.edit("embed", [path](const std::string&, const Tensor&) { return path; });
     return points;
   };
-  Tensor gradient;
   Shares shares;
   {
     const NoTape silent;
-    const Tensor& table = model.token_embedding.weight;
-    const LanguageModelConfig& c = model.config();
-    const double root = c.scale_embeddings ? std::sqrt(static_cast<double>(width)) : 1;
-    const Tensor mean = scale(sum(table, 0), root * c.embedding_factor / static_cast<double>(table.size(0)));
-    difference = sub(own, model.embedding_norm(mean));
+    difference = sub(own, mean);
     gradient = zeros_like(difference);
     const Tensor ends = between({0, 1});
     nn::Points points = with(ends);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/json.h"
 #include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
@@ -27,14 +28,9 @@ TableLayout layout_of(bool needs_labels) {
   return layout;
 }
 
-std::string trimmed(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
-  return std::string(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
-}
-
 LabelledTexts texts_of(Table table, const std::string& where) {
   LabelledTexts all = {std::move(table.cells[0]), std::move(table.cells[1]), {}, std::move(table.lines)};
-  for (const std::string& label : table.cells[2]) all.labels.push_back(trimmed(label));
+  for (const std::string& label : table.cells[2]) all.labels.emplace_back(trimmed(label));
   for (size_t row = 0; row < all.labels.size(); ++row) {
     MH_CHECK(!all.labels[row].empty(), FormatError, where, ": line ", all.lines[row], " has no label");
   }
@@ -68,12 +64,12 @@ std::vector<std::string> labels_in(const std::string& cell, const std::string& w
     for (const Json& label : list.items()) {
       MH_CHECK(label.is_string() || label.is_integer(), FormatError, where,
                ": a list of labels must hold strings, got ", quote(label.dump(), 40));
-      labels.push_back(trimmed(label.is_string() ? label.as_string() : label.dump()));
+      labels.emplace_back(trimmed(label.is_string() ? label.as_string() : label.dump()));
     }
   } else {
     for (size_t begin = 0; begin <= cell.size();) {
       const size_t end = std::min(cell.find(',', begin), cell.size());
-      labels.push_back(trimmed(std::string_view(cell).substr(begin, end - begin)));
+      labels.emplace_back(trimmed(std::string_view(cell).substr(begin, end - begin)));
       begin = end + 1;
     }
   }

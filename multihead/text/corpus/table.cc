@@ -13,10 +13,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-std::string folded(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
-  return in_lower_case(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
-}
+std::string folded(std::string_view text) { return in_lower_case(trimmed(text)); }
 
 bool goes_by(const Column& column, const std::string& word) {
   return std::ranges::find(column.names, word) != column.names.end();

@@ -1,6 +1,7 @@
 // The data of a Tokenizer. Private to text/.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string>
@@ -127,6 +128,10 @@ struct Tokenizer::Model {
   /// The steps, if they are no more than one Unicode form, or BERT's cleaning.
   Normalizer only_form() const;
   const BertCleaning* only_cleaning() const;
+  /// Whether ids of a pair say by the template which text they belong to.
+  bool has_types() const {
+    return std::ranges::any_of(pair, [](const TemplateItem& item) { return item.type_id != 0; });
+  }
   /// The id of a token; -1: there is none.
   int32_t find(std::string_view token) const;
   /// Whether there is more to it than fingerprints have always known.

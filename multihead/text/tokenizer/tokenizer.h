@@ -71,7 +71,7 @@ struct EncodeOptions {
   /// trained here, WordPiece and those of encoders (BpeOptions::first) have one.
   bool add_template = true;
   /// At most this many ids, those of the template included: the end of the text is left out, of a pair the
-  /// end of the longer one. 0: no limit.
+  /// end of the longer one; the beginning where tokenizer_config.json says truncation_side "left". 0: no limit.
   size_t max_length = 0;
   /// Cut and pad as the file says ("truncation", "padding" of tokenizer.json), as Hugging Face's tokenizers
   /// always do; max_length takes the place of the file's. Off: the file's settings are left to batches.

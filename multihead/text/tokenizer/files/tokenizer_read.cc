@@ -28,8 +28,8 @@ void read_flags(const Json& config, Model& model, const std::string& file) {
   model.cuts_left = side.is_null() ? model.truncation && model.truncation->from_left : side == Json("left");
   const Json& inputs = Reader::member(config, "model_input_names");
   const auto is_types = [](const Json& name) { return name == Json("token_type_ids"); };
-  const bool has_any = std::ranges::any_of(model.pair, [](const TemplateItem& i) { return i.type_id != 0; });
-  model.lacks_types = has_any && inputs.is_array() && std::ranges::none_of(inputs.items(), is_types);
+  model.lacks_types =
+      model.has_types() && inputs.is_array() && std::ranges::none_of(inputs.items(), is_types);
   // As transformers 5 does, which would not take spaces from texts of BPE otherwise.
   model.cleans_up =
       is_set("clean_up_tokenization_spaces") &&

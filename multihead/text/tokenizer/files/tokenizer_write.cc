@@ -1,5 +1,4 @@
 // Writes tokenizer.json.
-#include <algorithm>
 #include <filesystem>
 
 #include "multihead/core/error.h"
@@ -80,7 +79,7 @@ std::string Tokenizer::config_json() const {
     if (const std::string& token = model_->special.*role; !token.empty()) config[key] = token;
   }
   // Otherwise transformers leaves out which text a token belongs to.
-  if (std::ranges::any_of(model_->pair, [](const TemplateItem& item) { return item.type_id != 0; })) {
+  if (model_->has_types()) {
     const char* with_types = R"(["input_ids", "token_type_ids", "attention_mask"])";
     config["model_input_names"] =
         Json::parse(model_->lacks_types ? R"(["input_ids", "attention_mask"])" : with_types);
