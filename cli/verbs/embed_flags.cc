@@ -73,17 +73,17 @@ AnyEncoder EmbedFlags::load(const std::string& task) {
 }
 
 std::optional<AnyEncoder> EmbedFlags::encoder_of_queries(const AnyEncoder& loaded) const {
-  return encoder_for(loaded, "query");
+  return encoder_for(loaded, TextTask::query);
 }
 
 std::optional<AnyEncoder> EmbedFlags::encoder_of_documents(const AnyEncoder& loaded) const {
   if (embed::has_routes(folder)) return {};  // it was loaded for them
-  return encoder_for(loaded, "document");
+  return encoder_for(loaded, TextTask::document);
 }
 
-std::optional<AnyEncoder> EmbedFlags::encoder_for(const AnyEncoder& loaded, const char* task) const {
+std::optional<AnyEncoder> EmbedFlags::encoder_for(const AnyEncoder& loaded, TextTask task) const {
   const auto* dense = std::get_if<SentenceEncoder>(&loaded);
-  if (dense == nullptr || !dense->tasks().contains(task)) return {};
+  if (dense == nullptr) return {};
   return reading([&] { return pooled_as_asked(dense->for_task(task)); });
 }
 

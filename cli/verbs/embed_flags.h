@@ -50,7 +50,7 @@ struct EmbedFlags {
                     const Progress& progress = {}) const;
 
  private:
-  std::optional<AnyEncoder> encoder_for(const AnyEncoder& loaded, const char* task) const;
+  std::optional<AnyEncoder> encoder_for(const AnyEncoder& loaded, embed::TextTask task) const;
   embed::SentenceEncoder pooled_as_asked(embed::SentenceEncoder encoder) const;
   void check_flags_of(embed::VectorKind made) const;
 };

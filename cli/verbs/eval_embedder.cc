@@ -24,8 +24,10 @@ struct DistinctVectors {
   std::vector<int64_t> rows;
 };
 
-DistinctVectors encode(const embed::SentenceEncoder& encoder, const std::vector<std::string>& texts,
-                       embed::Similarity by, const CommonOptions& common) {
+DistinctVectors encode(const embed::SentenceEncoder& loaded, embed::TextTask task,
+                       const std::vector<std::string>& texts, embed::Similarity by,
+                       const CommonOptions& common) {
+  const embed::SentenceEncoder encoder = reading([&] { return loaded.for_task(task); });
   std::map<std::string, int64_t> rows;
   std::vector<std::string> distinct;
   DistinctVectors all;
@@ -118,10 +120,12 @@ int eval_embedder(const EncoderTest& test, const CommonOptions& common) {
   const auto encoder = reading([&] { return embed::SentenceEncoder::load(test.folder); });
   const JudgedPairs pairs = reading([&] { return text::read_judged(test.data, test.format); });
   const embed::Similarity by = reading([&] { return encoder.similarity(); });
-  const DistinctVectors first = encode(encoder, pairs.queries, by, common),
-                        second = encode(encoder, pairs.documents, by, common);
-  return pairs.scores.empty() ? report_retrieval(pairs, first, second, by, test, common)
-                              : report_scores(pairs, first, second, by, test, common);
+  using enum embed::TextTask;
+  const bool is_search = pairs.scores.empty();
+  const DistinctVectors first = encode(encoder, is_search ? query : none, pairs.queries, by, common),
+                        second = encode(encoder, is_search ? document : none, pairs.documents, by, common);
+  return is_search ? report_retrieval(pairs, first, second, by, test, common)
+                   : report_scores(pairs, first, second, by, test, common);
 }
 
 }  // namespace multihead::cli

@@ -128,6 +128,11 @@ SentenceEncoder SentenceEncoder::for_task(const std::string& task) const {
   return own;
 }
 
+SentenceEncoder SentenceEncoder::for_task(TextTask task) const {
+  const std::string name(word_of(task));
+  return task != TextTask::none && tasks().contains(name) ? for_task(name) : *this;
+}
+
 SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::string& task) {
   const std::string& folder = source.folder;
   Prompts prompts = detail::read_prompts(folder, {"SentenceTransformer"});
@@ -207,6 +212,10 @@ std::string SentenceEncoder::prompt_of(const EncodeTextOptions& options) const {
   return prompts_.resolve("SentenceEncoder", options.prompt, options.prompt_name);
 }
 
+std::string SentenceEncoder::prompt_of(TextTask task) const {
+  return task == TextTask::none ? prompt_of(EncodeTextOptions{}) : prompts_.of(task);
+}
+
 int64_t SentenceEncoder::skipped(const std::string& prompt) const {
   if (pools_prompt_ || prompt.empty()) return 0;
   const std::vector<int32_t> ids =
@@ -230,12 +239,14 @@ Tensor SentenceEncoder::features(const models::TokenRows& rows, Rng* rng) const 
   return mixed(states, mix_.weights);
 }
 
-Tensor SentenceEncoder::vectors(const models::TokenRows& rows, bool normalize, Rng* rng) const {
-  return finished(pooled(pooling_, features(rows, rng), rows, skipped(prompt_of({}))), dim(), normalize);
+Tensor SentenceEncoder::vectors(const models::TokenRows& rows, bool normalize, Rng* rng,
+                                TextTask task) const {
+  return finished(pooled(pooling_, features(rows, rng), rows, skipped(prompt_of(task))), dim(), normalize);
 }
 
-std::vector<int32_t> SentenceEncoder::tokens(const std::string& text, int64_t max_length) const {
-  return tokenizer_.encode(prompt_of({}) + text,
+std::vector<int32_t> SentenceEncoder::tokens(const std::string& text, int64_t max_length,
+                                             TextTask task) const {
+  return tokenizer_.encode(prompt_of(task) + text,
                            {.parse_special = true, .max_length = static_cast<size_t>(max_length)});
 }
 

@@ -87,16 +87,22 @@ class SentenceEncoder {
   /// after it as the default one (Prompts::name_of); for "query" and "document" none if none is.
   /// Throws ValueError that lists the tasks, and as load().
   SentenceEncoder for_task(const std::string& task) const;
+  /// The same of queries or of documents; of a folder whose routes or adapters have none for them, or for no task,
+  /// a copy.
+  SentenceEncoder for_task(TextTask task) const;
 
   /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
   /// unknown prompt).
   Tensor encode(std::span<const std::string> texts, const EncodeTextOptions& options = {}) const;
 
   /// The vectors that encode() computes from tokens, with gradients; length 1 if `normalize`. Dropout is
-  /// active if and only if `rng` is given. [S, dim()].
-  Tensor vectors(const models::TokenRows& rows, bool normalize, Rng* rng = nullptr) const;
-  /// A text as encode() reads it, with the folder's default prompt prepended.
-  std::vector<int32_t> tokens(const std::string& text, int64_t max_length) const;
+  /// active if and only if `rng` is given. [S, dim()]. `task`: what tokens() was given.
+  Tensor vectors(const models::TokenRows& rows, bool normalize, Rng* rng = nullptr,
+                 TextTask task = TextTask::none) const;
+  /// A text as encode() reads it: behind the folder's default prompt, or as for_task() reads one, behind the
+  /// task's prompt if there is one.
+  std::vector<int32_t> tokens(const std::string& text, int64_t max_length,
+                              TextTask task = TextTask::none) const;
   /// Visits the encoder; the modules after it are not trained.
   void visit(nn::Visitor& visitor) { visitor("encoder", encoder_); }
 
@@ -149,6 +155,7 @@ class SentenceEncoder {
   /// The first tokens of a text with this prompt that the pooling leaves out.
   int64_t skipped(const std::string& prompt) const;
   std::string prompt_of(const EncodeTextOptions& options) const;
+  std::string prompt_of(TextTask task) const;
   Tensor finished(const Tensor& pooled, int64_t columns, std::optional<bool> normalize) const;
 
   TextModel encoder_;

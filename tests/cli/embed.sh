@@ -83,6 +83,11 @@ printf 'the dog\nthe mat\n' >said.txt
 "$multihead" search prompted --data words.txt --query "dog" --json | grep -o '"score":[^,]*' >with_prompts.txt
 "$multihead" search model --data said.txt --query "a cat ran to dog" --json | grep -o '"score":[^,]*' >spelled_out.txt
 cmp with_prompts.txt spelled_out.txt || fail "the prompts of queries and documents"
+printf 'dog\tmat\nmat\tdog\n' >pairs.tsv
+printf 'a cat ran to dog\tthe mat\na cat ran to mat\tthe dog\n' >said.tsv
+"$multihead" eval prompted --data pairs.tsv --json >with_prompts.txt
+"$multihead" eval model --data said.tsv --json >spelled_out.txt
+cmp with_prompts.txt spelled_out.txt || fail "the prompts of queries and documents in eval"
 
 # Ranked as the folder says.
 for how in dot euclidean manhattan tanimoto; do

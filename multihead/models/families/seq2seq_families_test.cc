@@ -8,6 +8,7 @@
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/packed_seq2seq.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::models {
 namespace {
@@ -79,6 +80,20 @@ TEST(Seq2SeqFamiliesTest, PackedStepsHaveTheSameLogits) {
       expect_near(packed.step(next, state), want, 2e-5, concat(name, " step ", t));
     }
   }
+}
+
+// There M2M100 gives a padding token no position, and numbers the others without it.
+TEST(Seq2SeqFamiliesTest, PaddingWithinATextIsRefusedByM2m100) {
+  const Fixture f("m2m100");
+  const TokenBatch source = {Tensor::of<int32_t>({1, 4}, {5, 40, 6, 0}), {}},
+                   target = {Tensor::full(f.target.shape(), 40, Dtype::i32), {}};
+  EXPECT_MESSAGE(f.model.encode(source), ValueError,
+                 "row 0 of source has the padding token 40 among its 4 tokens");
+  EXPECT_MESSAGE(f.model(f.source, target), ValueError, "row 0 of target has the padding token 40");
+  const Tensor padded = Tensor::of<int32_t>({1, 4}, {5, 6, 0, 40}),
+               bare = Tensor::of<int32_t>({1, 3}, {5, 6, 0});
+  EXPECT_EQ(slice(f.model.encode({padded, {3}}), 1, 0, 3).contiguous().to_vector<float>(),
+            f.model.encode({bare, {}}).to_vector<float>());
 }
 
 TEST(Seq2SeqFamiliesTest, FamiliesAreWrittenAsTheyWereRead) {

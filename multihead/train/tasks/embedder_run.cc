@@ -22,6 +22,7 @@ namespace multihead::train {
 namespace {
 
 using embed::SentenceEncoder;
+using embed::TextTask;
 
 constexpr float kFar = -1e4F;  // exp() of it is 0
 
@@ -110,17 +111,18 @@ void check_pairs(int64_t pairs, const EmbedderSettings& settings) {
 
 TextPairs encode_text_pairs(const SentenceEncoder& encoder, const text::JudgedPairs& texts, int64_t length) {
   const int64_t limit = std::min(length, encoder.max_length());
-  const auto encode = [&](const std::vector<std::string>& all) {
+  TextPairs pairs = {.scores = {texts.scores.begin(), texts.scores.end()}};
+  const auto encode = [&](const std::vector<std::string>& all, TextTask task) {
     Encodings encodings(all.size());
     parallel_for(std::ssize(all), [&](int64_t i, int) {
-      encodings[static_cast<size_t>(i)].ids = encoder.tokens(all[static_cast<size_t>(i)], limit);
+      encodings[static_cast<size_t>(i)].ids = encoder.tokens(all[static_cast<size_t>(i)], limit, task);
     });
     return encodings;
   };
-  return {encode(texts.queries),
-          encode(texts.documents),
-          encode(texts.negatives),
-          {texts.scores.begin(), texts.scores.end()}};
+  pairs.queries = encode(texts.queries, pairs.task(TextTask::query));
+  pairs.documents = encode(texts.documents, pairs.task(TextTask::document));
+  pairs.negatives = encode(texts.negatives, pairs.task(TextTask::document));
+  return pairs;
 }
 
 EmbedderTask::EmbedderTask(const EmbedderSettings& settings, SentenceEncoder encoder,
@@ -145,7 +147,7 @@ std::vector<int64_t> EmbedderTask::rows_of(int64_t index) const {
   return rows;
 }
 
-Tensor EmbedderTask::vectors_of(const Encodings& texts, const std::vector<int64_t>& rows,
+Tensor EmbedderTask::vectors_of(const Encodings& texts, TextTask task, const std::vector<int64_t>& rows,
                                 const Rng* rng) const {
   const int64_t count = std::ssize(rows), chunk = settings_.chunk > 0 ? settings_.chunk : count;
   std::vector<Tensor> parts;
@@ -154,9 +156,9 @@ Tensor EmbedderTask::vectors_of(const Encodings& texts, const std::vector<int64_
     const models::TokenRows tokens = token_rows(texts, {first, last});
     std::optional<Rng> stream;  // of this chunk
     if (rng != nullptr) stream = Rng(rng->seed(), rng->drawn() + static_cast<uint64_t>(begin / chunk) * 1024);
-    const auto compute = [this, tokens, stream]() {
+    const auto compute = [this, tokens, stream, task]() {
       std::optional<Rng> own = stream;
-      return model_.vectors(tokens, true, own ? &*own : nullptr);
+      return model_.vectors(tokens, true, own ? &*own : nullptr, task);
     };
     parts.push_back(chunk < count ? checkpoint(compute) : compute());
   }
@@ -165,13 +167,15 @@ Tensor EmbedderTask::vectors_of(const Encodings& texts, const std::vector<int64_
 
 EmbedderTask::Vectors EmbedderTask::batch_vectors(const TextPairs& pairs, const std::vector<int64_t>& rows,
                                                   const Rng* rng) const {
-  const auto compute = [&](const Encodings& texts, uint64_t part) -> Tensor {
+  const auto compute = [&](const Encodings& texts, TextTask of_pairs, uint64_t part) -> Tensor {
     if (texts.empty()) return {};
-    if (rng == nullptr) return vectors_of(texts, rows, nullptr);
+    const TextTask task = pairs.task(of_pairs);
+    if (rng == nullptr) return vectors_of(texts, task, rows, nullptr);
     const Rng own(rng->seed(), rng->drawn() + (part << 18));
-    return vectors_of(texts, rows, &own);
+    return vectors_of(texts, task, rows, &own);
   };
-  return {compute(pairs.queries, 0), compute(pairs.documents, 2), compute(pairs.negatives, 3)};
+  return {compute(pairs.queries, TextTask::query, 0), compute(pairs.documents, TextTask::document, 2),
+          compute(pairs.negatives, TextTask::document, 3)};
 }
 
 Tensor EmbedderTask::choice_loss(const TextPairs& pairs, const std::vector<int64_t>& rows,

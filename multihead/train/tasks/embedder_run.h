@@ -15,8 +15,12 @@ namespace multihead::train {
 
 /// text::JudgedPairs as tokens.
 struct TextPairs {
-  Encodings queries, documents, negatives = {};
+  Encodings queries = {}, documents = {}, negatives = {};
   std::vector<float> scores = {};
+  /// Queries and documents have the folder's prompts for them; texts with scores have its default prompt.
+  embed::TextTask task(embed::TextTask of_pairs) const {
+    return scores.empty() ? of_pairs : embed::TextTask::none;
+  }
 };
 TextPairs encode_text_pairs(const embed::SentenceEncoder& encoder, const text::JudgedPairs& texts,
                             int64_t length);
@@ -100,7 +104,8 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   };
   std::vector<int64_t> rows_of(int64_t index) const;
   Vectors batch_vectors(const TextPairs& pairs, const std::vector<int64_t>& rows, const Rng* rng) const;
-  Tensor vectors_of(const Encodings& texts, const std::vector<int64_t>& rows, const Rng* rng) const;
+  Tensor vectors_of(const Encodings& texts, embed::TextTask task, const std::vector<int64_t>& rows,
+                    const Rng* rng) const;
   Tensor loss_of(const TextPairs& pairs, const std::vector<int64_t>& rows, const Vectors& vectors) const;
   Tensor choice_loss(const TextPairs& pairs, const std::vector<int64_t>& rows, const Vectors& vectors) const;
   Tensor order_loss(const TextPairs& pairs, const std::vector<int64_t>& rows, const Vectors& vectors) const;

@@ -103,6 +103,24 @@ TEST_F(EmbedderRunTest, GradientCachingChangesNothing) {
   EXPECT_EQ(whole.at("loss").item(), parts.at("loss").item());
 }
 
+TEST_F(EmbedderRunTest, TextsHaveThePromptsTheyAreSearchedWith) {
+  const embed::SentenceEncoder plain = without_dropout();
+  write("bert/config_sentence_transformers.json",
+        R"({"prompts": {"query": "the ", "document": "a red "}, "default_prompt_name": "query"})");
+  const embed::SentenceEncoder prompted = without_dropout();
+  EmbedderSettings s = run("").settings;
+  s.batch = 2, s.chunk = 0;
+  const auto loss_of = [&](const embed::SentenceEncoder& encoder, const text::JudgedPairs& texts) {
+    const EmbedderData data = {encode_text_pairs(encoder, texts, 19), {}};
+    return EmbedderTask(s, encoder, data, path("bert")).loss(0).value.item();
+  };
+  EXPECT_EQ(
+      loss_of(prompted, {{"cat", "dog"}, {"mat", "sun"}, {"green", "dog"}}),
+      loss_of(plain, {{"the cat", "the dog"}, {"a red mat", "a red sun"}, {"a red green", "a red dog"}}));
+  EXPECT_EQ(loss_of(prompted, {{"cat", "dog"}, {"mat", "sun"}, {}, {0.9, 0.1}}),
+            loss_of(plain, {{"the cat", "the dog"}, {"the mat", "the sun"}, {}, {0.9, 0.1}}));
+}
+
 TEST_F(EmbedderRunTest, EqualTextsAreNoAlternatives) {
   const embed::SentenceEncoder encoder = without_dropout();
   const text::JudgedPairs texts = {{"the cat", "the dog", "the cat"}, {"a mat", "a mat", "red sun"}};

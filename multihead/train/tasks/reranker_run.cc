@@ -40,7 +40,8 @@ Candidates nearest_documents(const std::vector<std::string>& queries,
                              const std::vector<std::string>& documents, const std::string& miner) {
   const embed::SentenceEncoder encoder = embed::SentenceEncoder::load(miner);
   const embed::EncodeTextOptions options = {.normalize = true};
-  const Tensor from = encoder.encode(queries, options), to = encoder.encode(documents, options);
+  const Tensor from = encoder.for_task(embed::TextTask::query).encode(queries, options),
+               to = encoder.for_task(embed::TextTask::document).encode(documents, options);
   return [from, to](size_t query, int64_t wanted) {
     const auto row = static_cast<int64_t>(query);
     std::vector<int64_t> rows;
