@@ -65,6 +65,7 @@ class Search : public Verb {
     if (compress_ != "none" && similarity_ == Similarity::manhattan)
       throw UsageError("--compress cannot find by manhattan distances, by which the folder compares vectors");
     const std::vector<std::string> texts = single_texts_of(data_, format_);
+    if (texts.empty()) throw InputError(concat(data_, ": there are no lines to search"));
     const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
     if (const auto kind = value_of<embed::IndexKind>(compress_))
       compressed_.emplace(std::get<Tensor>(corpus), *kind);
@@ -138,7 +139,6 @@ class Search : public Verb {
   // less, in f32 by much less.
   void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
                   const Tensor& held) const {
-    if (texts.empty()) return;
     const double slack = flags_.precision == "f32" ? 1e-5 : 1e-3;
     // The longest line is cut where the model's length has changed.
     const auto longest = std::ranges::max_element(texts, {}, &std::string::size);

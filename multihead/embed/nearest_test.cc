@@ -14,6 +14,7 @@
 #include "multihead/kernels/quantized/format.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::embed {
 namespace {
@@ -244,6 +245,14 @@ TEST(VectorIndexTest, FindsWhatIsNearestInFewerBits) {
   EXPECT_EQ(VectorIndex(Tensor::zeros({2, 3}), IndexKind::int8).nearest(Tensor::ones({1, 3}), 5)[0].size(),
             2U);
   EXPECT_THROW(VectorIndex(Tensor::full({2, 3}, NAN), IndexKind::int8), ValueError);
+  const Tensor large = Tensor::full({2, 3}, 1e18), too_large = Tensor::full({2, 3}, 3e19);
+  EXPECT_MESSAGE(VectorIndex(too_large, IndexKind::int8), ValueError,
+                 "row 0's numbers are too large for f32");
+  for (const auto by : {Similarity::dot, Similarity::cosine, Similarity::euclidean}) {
+    EXPECT_EQ(VectorIndex(large, IndexKind::int8).nearest(large, 1, by)[0].size(), 1u);
+    EXPECT_MESSAGE(VectorIndex(large, IndexKind::int8).nearest(Tensor::full({2, 3}, 3e38), 1, by), ValueError,
+                   "is not finite: their numbers are too large for f32");
+  }
   EXPECT_THROW(VectorIndex(rows, IndexKind::int8).nearest(Tensor::ones({1, 3}), 5), ShapeError);
 }
 

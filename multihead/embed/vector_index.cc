@@ -54,6 +54,10 @@ VectorIndex::VectorIndex(const Tensor& rows, IndexKind kind) : kind_(kind) {
     const double scale = scale_of(row);
     squares_[static_cast<size_t>(row)] = static_cast<float>(scale * scale * static_cast<double>(sum));
   });
+  for (int64_t row = 0; row < size_; ++row) {
+    MH_CHECK(std::isfinite(squares_[static_cast<size_t>(row)]), ValueError, "VectorIndex: row ", row,
+             "'s numbers are too large for f32, in which the sum of their squares is infinite");
+  }
   if (kind == IndexKind::int8) return;
   signs_.resize(static_cast<size_t>(size_ * words));
   parallel_for(
@@ -113,6 +117,8 @@ float VectorIndex::score(const float* query, double square, int64_t row, Similar
   float product = 0;
   each_code(row, [&](int64_t i, int8_t code) { product += query[i] * static_cast<float>(code); });
   product *= scale_of(row);
+  MH_CHECK(std::isfinite(product), ValueError, "VectorIndex: the product of a query and row ", row,
+           " is not finite: their numbers are too large for f32");
   return static_cast<float>(detail::score_of(by, product, square, squares_[static_cast<size_t>(row)]));
 }
 

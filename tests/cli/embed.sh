@@ -75,6 +75,9 @@ for kind in int8 binary; do
   expect 0 '^(0.999|1.000) +2  the dog sat on a mat' "$multihead" search model --data texts.txt --compress $kind --query "the dog sat on a mat"
 done
 
+true >no_lines.txt
+expect 3 'no_lines.txt: there are no lines to search' "$multihead" search model --data no_lines.txt --query "a mat"
+
 # Queries and documents have the folder's prompts of these names, unless there is another.
 cp -r model prompted
 printf '{"prompts": {"query": "a cat ran to ", "document": "the "}, "default_prompt_name": "query"}' >prompted/config_sentence_transformers.json
