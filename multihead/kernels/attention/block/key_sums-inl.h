@@ -86,11 +86,33 @@ HWY_INLINE void AddKeyChain(const KeySum& sum, const RowStepKeys& step, const Co
          : ProductColumns<kLast, false, false>(args, step.count, strip.columns);
 }
 
+// SumOverKeys of a range within one chain.
+template <End kOnly, class Before>
+HWY_INLINE void SumOverChain(const KeySum& sum, const PrefetchRows& prefetch, const Before& before) {
+  const BlockRange& r = sum.range;
+  before(KeyRange{r.k0, r.k1});
+  ProductArgs args{};
+  args.a_row = 1, args.a_step = kTileRows, args.b_stride = sum.rows.stride, args.c_stride = sum.columns;
+  args.prefetch_stride = prefetch.rows.stride, args.prefetch_columns = prefetch.columns;
+  EachRowStep(sum.tile, r, sum.columns, [&](int row, int count, KeyRange keys) HWY_ATTR {
+    if (kOnly == End::add && keys.begin == keys.end) return;  // others merge, with nothing
+    args.a = sum.weights + (keys.begin - r.k0) * kTileRows + row;
+    args.b = Shifted(sum.rows, keys.begin - r.k0).data, args.k = keys.end - keys.begin;
+    args.c = sum.out + row * sum.columns;
+    args.prefetch = Shifted(prefetch, row).rows.data;
+    if constexpr (Merges(kOnly)) args.alpha = sum.alpha + row, args.beta = sum.beta + row;
+    ProductColumns<kOnly, false, false>(args, count, sum.columns);
+  });
+}
+
 // All of a sum. `in_place`: the chains before a row's last are summed in `out`. One of the rows `prefetch`
 // for each row. before(keys) comes before the first use of these keys.
 template <End kOnly, End kLast, class Before>
 HWY_INLINE void SumOverKeys(const KeySum& sum, bool in_place, const PrefetchRows& prefetch,
                             const Before& before) {
+  if (sum.range.k1 - sum.range.k0 <= KeyChainRest(sum.range.k0)) {
+    return SumOverChain<kOnly>(sum, prefetch, before);
+  }
   alignas(64) float partial[kTileRows * kPartialColumns];
   RowStepKeys steps[kTileRows];
   int count = 0;
