@@ -105,6 +105,16 @@ def typed(line):
     return line.replace("os.PathLike", "os.PathLike[str]").replace("Sequence = ...", "Sequence[Any] = ...")
 
 
+def call_options(text):
+    """The keywords of attention() that a model brings to an attention of one's own."""
+    arguments = re.search(r"^def attention\((.*)\) -> ", text, flags=re.M)[1]
+    own = "bias score_mod weight normalise empty_row capture layout return_lse allow_binary_bias".split()
+    lines = [f"    {name}: {kind.replace('ArrayLike', 'Tensor')}"
+             for name, kind in re.findall(r"(\w+): (\w+)(?: \| None)? = ", arguments) if name not in own]  # fmt: skip
+    about = '    """The keywords of attention() that a model brings to an attention of one\'s own. A bias is the attention\'s own."""\n'
+    return "class CallOptions(TypedDict, total=False):\n" + "\n".join([about, *lines]) + "\n"
+
+
 def overloads(text):
     """Functions whose result depends on an argument."""
 
@@ -176,6 +186,7 @@ text = TARGET.read_text()
 classes = "".join(f"class {name}({base}): ...\n\n" for name, base in ERRORS.items())
 text = re.sub(r"from multihead import \([^)]*\)\n", lambda _: classes, text)
 text = "\n".join(typed(line) for line in text.split("\n"))
+text = text.replace(classes, classes + call_options(text))
 text = overloads(text)
 # A property that can be read and set and has no text of its own is a plain attribute.
 text = re.sub(r"    @property\n    def (\w+)\(self\) -> (.*): \.\.\.\n\n    @\1\.setter\n    def \1\(self, arg: \2, /\) -> None: \.\.\.\n",
@@ -183,8 +194,8 @@ text = re.sub(r"    @property\n    def (\w+)\(self\) -> (.*): \.\.\.\n\n    @\1\
 text = re.sub(r"(?m)^(    \w+: .*)\n\n(?=    \w+: )", r"\1\n", text)
 text = re.sub(r"(?m)^class Tensor:\n(    \"\"\".*?\"\"\"\n)", lambda m: m[0] + "\n" + methods_of(FOLDER / "_tensor_methods.py"), text, count=1, flags=re.S)
 text = text.replace("from collections.abc import Mapping, Sequence", "from collections.abc import Callable, Iterator, Mapping, Sequence")
-text = text.replace("from typing import overload", "from typing import Any, Literal, overload\n\nfrom typing_extensions import Self\n\n"
-                    "from ._types import ArrayLike, CallOptions, DTypeLike, Function, Index, ShapeLike\nfrom .nn import Attention")  # fmt: skip
+text = text.replace("from typing import overload", "from typing import Any, Literal, TypedDict, overload\n\nfrom typing_extensions import Self\n\n"
+                    "from ._types import ArrayLike, DTypeLike, Function, Index, ShapeLike\nfrom .nn import Attention")  # fmt: skip
 TARGET.write_text(text)
 
 import multihead as mh  # noqa: E402

@@ -13,6 +13,7 @@
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
 #include "multihead/testing/matchers.h"
+#include "multihead/testing/option_cases.h"
 
 namespace multihead::nn {
 namespace {
@@ -270,13 +271,12 @@ TEST_F(AttentionPointsTest, NoGradientIsLost) {
     Rng rng(9);
     LayerCall call = causal_call();
     AttentionOptions& o = call.attention;
-    o.softcap = 2;
-    o.bias = randn({kTokens, kTokens}, rng).set_requires_grad();
-    o.alibi_slopes = randn({kHeads}, rng).set_requires_grad();
-    o.relative_bias = randn({1, 3}, rng).set_requires_grad();
-    o.relative_key = randn({kHeads, 5, kWidth / kHeads}, rng).set_requires_grad();
-    o.relative_value = randn({kHeads, 5, kWidth / kHeads}, rng).set_requires_grad();
-    o.sinks = randn({kHeads}, rng).set_requires_grad();
+    constexpr int64_t kDim = kWidth / kHeads;
+    const AttentionOptions everything = testing::option_cases().back().options(
+        {1, kHeads, kHeads, kTokens, kTokens, kDim, kDim}, Dtype::f32, rng);
+    o.softcap = everything.softcap;
+    for (const auto option : multihead::detail::kLearnedOptions)
+      o.*option = Tensor(everything.*option).set_requires_grad();
     const Tensor leaf = x.clone().set_requires_grad();
     const PointScope scope(points);
     Tape tape;

@@ -1,10 +1,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import os
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import Self
 
-from ._types import ArrayLike, CallOptions, DTypeLike, Function, Index, ShapeLike
+from ._types import ArrayLike, DTypeLike, Function, Index, ShapeLike
 from .nn import Attention
 
 import numpy
@@ -19,6 +19,20 @@ class NumericError(FloatingPointError): ...
 
 class ShapeError(ValueError): ...
 
+class CallOptions(TypedDict, total=False):
+    """The keywords of attention() that a model brings to an attention of one's own. A bias is the attention's own."""
+
+    mask: Mask
+    softcap: float
+    alibi_slopes: Tensor
+    relative_bias: Tensor
+    relative_key: Tensor
+    relative_value: Tensor
+    relative_center: int
+    sinks: Tensor
+    scale: float
+    dropout_p: float
+    rng: Rng
 
 
 def git_hash() -> str:
@@ -181,7 +195,7 @@ class Tensor:
         """Variance; correction=1 divides by one less than the count."""
 
     def std(self, axis: int | Sequence[int] | None=None, keepdims: bool=False, correction: float=0) -> Tensor:
-        """The square root of var()."""
+        """The square root of var(); where all elements are equal, its gradient is 0."""
 
     def prod(self, axis: int | Sequence[int] | None=None, keepdims: bool=False) -> Tensor:
         """Product, without a gradient."""
@@ -546,8 +560,7 @@ def dropout(x: ArrayLike, p: float, rng: Rng | None = None) -> Tensor:
 
 def cross_entropy(logits: ArrayLike, targets: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = 'mean') -> Tensor:
     """
-    Cross-entropy from logits [..., V] and targets [...]. The mean is over targets that are not ignored, 0 if there are
-    none.
+    Cross-entropy from logits [..., V] and targets [...]. The mean is over targets that are not ignored, 0 if there are none.
     """
 
 class RotaryScaling:
@@ -571,7 +584,9 @@ class RotaryScaling:
     def __eq__(self, arg: RotaryScaling, /) -> bool: ...
 
 class RotaryTable:
-    """Cosines and sines of rotary angles, float32: those of float64 queries are good to 6e-8, too."""
+    """
+    Cosines and sines of rotary angles, float32: those of float64 queries are good to 6e-8, too.
+    """
 
     def __init__(self, cos: ArrayLike, sin: ArrayLike, layout: str = 'halves') -> None: ...
 
@@ -833,7 +848,7 @@ def causal(align: str | int | Sequence[int] = 'end') -> Mask:
     one offset per sample.
     """
 
-def window(left: int, right: int, align: str | int | Sequence[int] = 'end') -> Mask:
+def window(left: ArrayLike, right: ArrayLike, align: str | int | Sequence[int] = 'end') -> Mask:
     """
     Keys from left before to right after the diagonal; -1 leaves a side open.
     """
@@ -3377,7 +3392,9 @@ class Adam(Optimizer):
     def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, eps_hat: bool = False) -> None: ...
 
 class AdamW(Optimizer):
-    """As torch.optim.AdamW, but with one count of steps for all parameters, as Adam."""
+    """
+    As torch.optim.AdamW, but with one count of steps for all parameters, as Adam.
+    """
 
     def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.01, decay_vectors: bool = True, eps_hat: bool = False) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence, Union
 
 import numpy as np
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Concatenate
 
-    from ._core import Mask, Rng, Tensor
+    from ._core import Tensor
 
 
 class SupportsDlpack(Protocol):
@@ -46,19 +46,3 @@ if TYPE_CHECKING:  # any function; the numbers of arguments tell a checker that 
     ]
 else:
     Function = Callable[..., Any]
-
-
-class CallOptions(TypedDict, total=False):
-    """The keywords of attention() that a model brings to an attention of one's own. A bias is the attention's own."""
-
-    mask: Mask
-    softcap: float
-    alibi_slopes: Tensor
-    relative_bias: Tensor
-    relative_key: Tensor
-    relative_value: Tensor
-    relative_center: int
-    sinks: Tensor
-    scale: float
-    dropout_p: float
-    rng: Rng

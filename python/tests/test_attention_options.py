@@ -77,14 +77,25 @@ def outcome(call, name, changed, taken):
     return [np.asarray(x).tobytes() for x in results]
 
 
+def value_of(name):
+    """Of a new option: a number, or one for each head. nn/options_test.cc has those of tensors of other shapes."""
+    for value in (0.3, normal(H)):
+        try:
+            mh.attention(*inputs(), **{name: value})
+            return value
+        except (ValueError, TypeError) as error:
+            refused = error
+    raise AssertionError(f"{name} needs a row in CASES: {refused}")
+
+
 @pytest.mark.parametrize("path", FUNCTIONS)
 def test_every_keyword_acts_or_is_refused(path):
     function, call = FUNCTIONS[path]
     names = [name for name in keywords_of(function) if name not in ("residual", "rotary", "cu_seqlens")]
     assert set(names) >= {"mask", "softcap", "sinks", "capture"}
     for name in names:
-        if name not in CASES:  # a new number; nn/options_test.cc has the tensors
-            CASES[name] = ({}, 0.3)
+        if name not in CASES:
+            CASES[name] = ({}, value_of(name))
         before, after = outcome(call, name, False, names), outcome(call, name, True, names)
         if isinstance(after, str):
             assert name in after, f"{path}: {name}: {after}"
