@@ -252,6 +252,52 @@ TEST(AttentionTest, NanInAttendedInputsSpreads) {
   for (const float y : attention(x.q, x.k, x.v).to_vector<float>()) EXPECT_TRUE(std::isnan(y));
 }
 
+// Whether each number of output, log-sum-exp and gradients is NaN; `poison` is in query 3 or in key 7.
+std::vector<std::vector<bool>> nan_places(Dtype dtype, int64_t keys, const AttentionOptions& options,
+                                          double poison, bool in_query) {
+  const Qkv made = random_qkv(1, 2, 1, 67, keys, 16, 16);
+  const Tensor q = made.q.to(dtype), k = made.k.to(dtype), v = made.v.to(dtype);
+  tokens(in_query ? q : k, in_query ? 3 : 7, in_query ? 4 : 8).fill(poison);
+  for (Tensor x : {q, k, v}) x.set_requires_grad();
+  Tape tape;
+  Tensor lse;
+  AttentionOptions o = options;
+  o.lse = &lse;
+  if (o.alibi_slopes.defined()) o.alibi_slopes = o.alibi_slopes.to(dtype);
+  const Tensor out = attention(q, k, v, o);
+  tape.backward(out, Tensor::ones(out.shape(), dtype));
+  std::vector<std::vector<bool>> all;
+  for (const Tensor& x : {out, lse, q.grad(), k.grad(), v.grad()}) {
+    std::vector<bool>& is_nan = all.emplace_back();
+    for (const double number : x.to_vector<double>()) is_nan.push_back(std::isnan(number));
+  }
+  return all;
+}
+
+TEST(AttentionTest, NanSpreadsAsInTheSpecification) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor slopes = Tensor::full({2}, 0.25);
+  const std::vector<AttentionOptions> cases = {{},
+                                               {.mask = causal()},
+                                               {.mask = lengths(Tensor::of<int64_t>({1}, {20}))},
+                                               {.mask = causal(), .alibi_slopes = slopes},
+                                               {.softcap = 3}};
+  for (size_t n = 0; n < cases.size(); ++n) {
+    for (const int64_t keys : {67, 300}) {
+      for (const double poison : {nan, HUGE_VAL}) {
+        for (const bool in_query : {true, false}) {
+          const auto expected = nan_places(Dtype::f64, keys, cases[n], poison, in_query);
+          for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
+            SCOPED_TRACE(concat("case ", n, ", ", keys, " keys, ", poison,
+                                in_query ? " in a query, " : " in a key, ", dtype));
+            EXPECT_EQ(nan_places(dtype, keys, cases[n], poison, in_query), expected);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(AttentionTest, ZeroSizes) {
   const auto shape = [](int64_t b, int64_t h, int64_t kv, int64_t tq, int64_t tk, int64_t dv) {
     return attention(Tensor::ones({b, h, tq, 4}), Tensor::ones({b, kv, tk, 4}), Tensor::ones({b, kv, tk, dv}),

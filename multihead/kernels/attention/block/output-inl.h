@@ -65,7 +65,8 @@ HWY_NOINLINE inline void WriteLogSumExp(const ForwardCall& c, const RowTile& t, 
       continue;
     }
     const Vec log = hn::MulAdd(hn::Load(d, state.max + i), unit, hn::Log(d, sum));
-    hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), log), d, lse + i);
+    const Vec known = hn::IfThenElse(hn::IsNaN(sum), sum, log);  // Log() gives NaN a number
+    hn::Store(hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), known), d, lse + i);
   }
   float* to = as_floats(c.lse.data);
   if (t.head[0] == t.head[t.rows - 1]) {
