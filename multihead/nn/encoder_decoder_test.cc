@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::nn {
 namespace {
@@ -52,6 +53,23 @@ TEST(EncoderDecoderTest, LayersStartDifferentAndNamesArePyTorchs) {
   EXPECT_EQ(names.size(), 3u * 12 + 3 * 18 + 4);
   EXPECT_NE(model.encoder.layers[0].self_attn.in_proj_weight.to_vector<float>(),
             model.encoder.layers[1].self_attn.in_proj_weight.to_vector<float>());
+}
+
+TEST(EncoderDecoderTest, AStateIsRefusedWhileATapeRecords) {
+  Rng rng(2);
+  TransformerDecoder decoder(options(true), rng);
+  const Tensor memory = noise({1, 4, kEmbed}, 3), x = noise({1, 2, kEmbed}, 4);
+  DecodeState state = decoder.start(memory, {}, 5);
+  Tape tape;
+  EXPECT_MESSAGE(decoder(x, {}, {.state = &state}), ValueError, "with a state records no gradients");
+  {
+    const NoTape silent;
+    decoder(x, {}, {.state = &state});
+  }
+  for (const Tensor& parameter : parameters(decoder)) Tensor(parameter).set_requires_grad(false);
+  decoder(x, {}, {.state = &state});
+  EXPECT_MESSAGE(decoder(x.clone().set_requires_grad(), {}, {.state = &state}), ValueError,
+                 "a Tape is recording");
 }
 
 TEST(EncoderDecoderTest, PaddingChangesNothingBitForBit) {

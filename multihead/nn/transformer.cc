@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/nn/arrangement-inl.h"
 #include "multihead/nn/points-inl.h"
@@ -112,7 +113,20 @@ struct TransformerLayer::Modules {
   }
 };
 
+// Attention with a cache records nothing: what flows through it would be missing from every gradient.
+void check_unrecorded(const TransformerLayer& layer, const Tensor& x) {
+  if (Tape::current() == nullptr) return;
+  TransformerLayer same = layer;  // of the same tensors
+  bool records = x.requires_grad();
+  for (const Tensor& parameter : parameters(same)) records = records || parameter.requires_grad();
+  MH_CHECK(
+      !records, ValueError,
+      "TransformerLayer: attention with a state records no gradients, and a Tape is recording; decode under "
+      "NoTape, or call the layer without a state");
+}
+
 Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) const {
+  if (call.update.cache != nullptr) check_unrecorded(*this, x);
   MH_CHECK(options_.cross_attention || (!call.memory.defined() && call.projected == nullptr), ValueError,
            "TransformerLayer: a memory is for a layer with cross_attention");
   MH_CHECK(!options_.cross_attention || call.memory.defined() || call.projected != nullptr, ValueError,

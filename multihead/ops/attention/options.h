@@ -76,7 +76,7 @@ struct AttentionOptions {
   /// are softmax with 1 added to the sum (add_zero_attn). The log-sum-exp counts it, so that of a row without
   /// any key is the sink.
   Tensor sinks = {};
-  float dropout_p = 0;  ///< on the probabilities; acts only if rng is given
+  double dropout_p = 0;  ///< on the probabilities; acts only if rng is given
   Rng* rng = nullptr;
   /// Other than softmax: a key's weight is its score itself, or what score_mod makes of it, which then comes after
   /// softcap and biases; excluded keys have the weight 0. Rows are divided by the sum of their weights, by that of their

@@ -103,6 +103,16 @@ void ScoreProgram::analyse() {
     on_score_[i] = on_score;
     wide_ = wide_ || (in.kind == Kind::f64 && !is_integer(in.op));
   }
+  // What only conditions read has no gradient, not even zeros.
+  std::vector<uint8_t> reached(code_.size());
+  reached.back() = 1;
+  for (size_t i = code_.size(); i-- > 0;) {
+    if (reached[i] == 0 || is_integer(code_[i].op) || code_[i].op == Op::detach_f) continue;
+    for (const int32_t from : code_[i].operands()) {
+      if (from >= 0) reached[static_cast<size_t>(from)] = 1;
+    }
+  }
+  for (size_t i = 0; i < code_.size(); ++i) active_[i] &= reached[i];
   find_checked();
   find_steps();
   lists_ = make_lists(false);

@@ -257,6 +257,26 @@ TEST(ProgramTest, ABranchThatIsNotChosenGetsZeros) {
   EXPECT_EQ(d.to_vector<double>(), (std::vector<double>{-1, -1, 2, 6}));
 }
 
+// sqrt(score) has an infinite slope at 0, and none beyond; nothing flows through a comparison or an integer.
+TEST(ProgramTest, WhatOnlyConditionsReadHasNoGradient) {
+  const ScoreProgram program({{.op = Op::score},
+                              {.op = Op::sqrt_f, .a = 0},
+                              {.op = Op::const_f, .number = 0.5},
+                              {.op = Op::lt_f, .a = 2, .b = 1},
+                              {.op = Op::to_i, .a = 1},
+                              {.op = Op::to_f, .a = 4},
+                              {.op = Op::const_f, .number = 3},
+                              {.op = Op::mul_f, .a = 0, .b = 6},
+                              {.op = Op::select_f, .a = 3, .b = 7, .c = 0},
+                              {.op = Op::add_f, .a = 8, .b = 5}},
+                             {});
+  const Tensor scores = Tensor::of<double>({1, 1, 1, 3}, {0, 0.01, 4});
+  const Tensor d = Tensor::of<double>({1, 1, 1, 3}, {1, 1, 1});
+  program.differentiate<double>(scores, d);
+  EXPECT_EQ(scores.to_vector<double>(), (std::vector<double>{0, 0.01, 14}));
+  EXPECT_EQ(d.to_vector<double>(), (std::vector<double>{1, 1, 3}));
+}
+
 TEST(ProgramTest, NumbersAreRoundedToTheirKind) {
   const NumberCase x{nullptr, 1, -7e4, 7e4};
   const Sizes sizes{64, 16};
