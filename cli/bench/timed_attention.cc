@@ -93,7 +93,7 @@ AttentionOptions TimedAttention::options(Dtype dtype, int64_t first_row, bool fi
     if (first_only) o.bias = slice(first_batch(bias_, group), 2, first_row, shape_.queries).to(dtype);
   }
   if (shape_.alibi) o.alibi_slopes = first_only ? slice(slopes_, 0, 0, group).to(dtype) : slopes_;
-  o.dropout_p = static_cast<float>(shape_.dropout);
+  o.dropout_p = shape_.dropout;
   if (shape_.dropout > 0) o.rng = rng;
   return o;
 }

@@ -102,6 +102,7 @@ int eval_tagger(const EncoderTest& test, const CommonOptions& common) {
   TextMeter meter(common.quiet);
   const auto found =
       classifier.entities(texts, {.aggregation = embed::Aggregation::first,
+                                  .words_end_at_spaces = all.front().has_words,
                                   .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
   TaggerScore score;
   std::string lines = "line\tlabel\tpredicted\tentity\n";

@@ -54,6 +54,13 @@ bool goes_on(const text::Tokenizer& tokenizer, int32_t id, std::string_view text
   return place.begin > 0 && text.substr(place.begin - 1, 2).find(' ') == text.npos;
 }
 
+// The word that a token is of, between spaces; a token may begin with some.
+Offsets word_around(std::string_view text, Offsets token) {
+  const size_t inside = std::min(text.find_first_not_of(' ', token.begin), text.size());
+  const size_t before = inside > 0 ? text.rfind(' ', inside - 1) : text.npos;
+  return {before == text.npos ? 0 : before + 1, std::min(text.find(' ', inside), text.size())};
+}
+
 Piece word_of_pieces(std::span<const Piece> pieces, Aggregation how) {
   Piece word = pieces.front();
   word.place.end = pieces.back().place.end;
@@ -183,8 +190,13 @@ std::vector<Entity> TokenClassifier::entities_of(const text::Encoding& encoding,
   std::vector<Piece> pieces;
   for (size_t t = 0; t < encoding.ids.size(); ++t, scores += labels) {
     if (encoding.sequence_ids[t] < 0) continue;  // the template's
-    const Offsets place = encoding.offsets[t];
-    pieces.push_back({{scores, scores + labels}, place, goes_on(tokenizer_, encoding.ids[t], text, place)});
+    Offsets place = encoding.offsets[t];
+    bool continues = goes_on(tokenizer_, encoding.ids[t], text, place);
+    if (options.words_end_at_spaces) {
+      place = word_around(text, place);
+      continues = !pieces.empty() && pieces.back().place == place;
+    }
+    pieces.push_back({{scores, scores + labels}, place, continues});
   }
   if (options.aggregation > Aggregation::simple) pieces = words_of(pieces, options.aggregation);
   std::vector<Entity> all;

@@ -34,6 +34,9 @@ struct Entity {
 
 struct EntityOptions {
   Aggregation aggregation = Aggregation::simple;
+  /// Words of `first`, `average` and `max` end at spaces alone, and an entity takes them whole, as data in columns have
+  /// it; else where transformers' pipeline ends them.
+  bool words_end_at_spaces = false;
   std::vector<std::string> ignored = {"O"};  ///< labels that are not entities
   int64_t max_length = 0;                    ///< longer texts are cut; 0: the folder's limit
   /// Or read in windows that have this many tokens in common; of entities that overlap, the longest one

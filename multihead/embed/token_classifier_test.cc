@@ -96,6 +96,20 @@ TEST(TokenClassifierTest, WordsHaveOneLabel) {
   EXPECT_EQ(shown(t, "the catsat", Aggregation::max), Words{"Y:catsat"});
 }
 
+TEST(TokenClassifierTest, WordsOfColumnsEndAtSpacesAlone) {
+  const TokenClassifier t = tagger({{"paris", 1}, {"france", 2}, {"cat", 3}});
+  const auto places = [&](const std::string& text, bool at_spaces) {
+    Words found;
+    const EntityOptions options = {.aggregation = Aggregation::first, .words_end_at_spaces = at_spaces};
+    for (const Entity& e : t.entities(std::span(&text, 1), options)[0])
+      found.push_back(concat(e.label, ":", text.substr(e.place.begin, e.place.end - e.place.begin)));
+    return found;
+  };
+  EXPECT_EQ(places("in paris, cat's france", false), (Words{"X:paris", "Y:cat", "X:france"}));
+  EXPECT_EQ(places("in paris, cat's france", true), (Words{"X:paris,", "Y:cat's", "X:france"}));
+  EXPECT_EQ(places("(paris france", true), Words{"X:france"});  // the first token is "("
+}
+
 TEST(TokenClassifierTest, ATextHasTheSameEntitiesInWhateverCompany) {
   const TokenClassifier t = tagger({{"paris", 1}, {"france", 2}, {"cat", 3}});
   const std::vector<std::string> texts = {"the cat", "paris in france", std::string(99, 'x'), "cats"};

@@ -180,7 +180,7 @@ void apply(const GenerationConfig& c, const models::Seq2SeqConfig& model, BeamOp
   set(options.no_repeat_ngram, c.no_repeat_ngram_size);
   // Theirs count the token that the decoder starts with, and at most the end.
   if (c.min_length) options.min_length = std::max<int64_t>(*c.min_length - 1, 0);
-  if (c.min_new_tokens) options.min_length = std::max(options.min_length, *c.min_new_tokens);
+  if (c.min_new_tokens) options.min_length = *c.min_new_tokens;  // in its place
   if (c.max_length) options.max_length = std::max<int64_t>(*c.max_length - 2, 1);
   if (c.max_new_tokens) options.max_length = std::max<int64_t>(*c.max_new_tokens - 1, 1);
   set_sampling(c, options.sampling);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "multihead/core/error.h"
+#include "multihead/text/languages.h"
 
 namespace multihead {
 namespace {
@@ -30,27 +31,6 @@ std::vector<std::vector<size_t>> batches_of(const std::vector<std::vector<int32_
 
 }  // namespace
 
-namespace {
-
-int32_t language_token(const text::Tokenizer& tokenizer, const std::string& language) {
-  const std::optional<int32_t> id = tokenizer.id(language);
-  MH_CHECK(id.has_value(), ValueError, "the tokenizer has no language ", quote(language, 80));
-  return *id;
-}
-
-// In place of the language that the tokenizer's template names, before a sentence or after it.
-void set_language(std::vector<int32_t>& ids, const text::Tokenizer& tokenizer, int64_t end,
-                  const std::string& language) {
-  const int32_t wanted = language_token(tokenizer, language);
-  const std::vector<int32_t> frame = tokenizer.encode("");
-  const auto named = std::find_if(frame.begin(), frame.end(), [&](int32_t id) { return id != end; });
-  MH_CHECK(named != frame.end(), ValueError, "the tokenizer's template has no place for the language ",
-           quote(language, 80));
-  *std::find(ids.begin(), ids.end(), *named) = wanted;
-}
-
-}  // namespace
-
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r") == text.npos; }
 
 std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const text::Tokenizer& tokenizer,
@@ -59,8 +39,7 @@ std::vector<int32_t> encode_source(const models::Seq2SeqConfig& config, const te
   MH_CHECK(!is_blank(text), ValueError, what, " is empty");
   std::vector<int32_t> ids;
   try {
-    ids = tokenizer.encode(text, {.end = static_cast<int32_t>(config.eos_id)});
-    if (!language.empty()) set_language(ids, tokenizer, config.eos_id, language);
+    ids = text::encode_source(tokenizer, text, static_cast<int32_t>(config.eos_id), language);
   } catch (const ValueError& error) {
     throw ValueError(concat(what, ": ", error.what()));
   }
@@ -88,7 +67,8 @@ std::vector<std::vector<Translation>> translate(const models::PackedSeq2Seq& mod
   }
   BeamOptions search = options.beam;
   search.suppress.push_back({static_cast<int32_t>(model.config().pad_id)});  // padding is no word
-  if (!options.target_language.empty()) search.first_token = language_token(target, options.target_language);
+  if (!options.target_language.empty())
+    search.first_token = text::language_token(target, options.target_language);
   // A blank text stays one, so that documents keep their lines.
   std::vector<std::vector<Translation>> results(texts.size(), {Translation()});
   for (const std::vector<size_t>& rows : batches_of(sources, static_cast<size_t>(options.batch_tokens))) {

@@ -54,14 +54,16 @@ Mask valid(const TokenBatch& batch) {
   return lengths(Tensor::of<int64_t>({static_cast<int64_t>(batch.lengths.size())}, batch.lengths));
 }
 
-// Where positions begin behind the padding token's (M2M100), only the other tokens are numbered.
-void check_without_padding(const char* who, const TokenBatch& batch, const Seq2SeqConfig& c) {
+// Where positions begin behind the padding token's (M2M100), only the other tokens are numbered. `ends`: padding
+// may follow a row's last token, which nothing that counts attends to.
+void check_without_padding(const char* who, const TokenBatch& batch, const Seq2SeqConfig& c, bool ends) {
   if (c.positions != Positions::sinusoidal || c.position_offset == 0) return;
   const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
   const std::vector<int64_t> ids = batch.tokens.to_vector<int64_t>();
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t end = batch.lengths.empty() ? length : batch.lengths[static_cast<size_t>(row)];
+    int64_t end = batch.lengths.empty() ? length : batch.lengths[static_cast<size_t>(row)];
     const auto first = ids.begin() + row * length;
+    while (ends && end > 0 && first[end - 1] == c.pad_id) --end;
     MH_CHECK(std::find(first, first + end, c.pad_id) == first + end, ValueError, "Seq2Seq: row ", row, " of ",
              who, " has the padding token ", c.pad_id, " among its ", end,
              " tokens, where this model gives it no position; `lengths` leaves padding out");
@@ -287,7 +289,7 @@ Tensor Seq2Seq::logits(const Tensor& features) const {
 
 Tensor Seq2Seq::encode(const TokenBatch& source, Rng* rng, std::vector<AttentionCapture>* capture) const {
   check_batch("source", source, config_.max_positions);
-  check_without_padding("source", source, config_);
+  check_without_padding("source", source, config_, false);
   const nn::detail::PointPath in("encoder");
   nn::StackCall stack = {.mask = valid(source), .rng = rng, .capture = capture};
   if (encoder_bias.weight.defined()) stack.relative_bias = encoder_bias();
@@ -296,7 +298,7 @@ Tensor Seq2Seq::encode(const TokenBatch& source, Rng* rng, std::vector<Attention
 
 Tensor Seq2Seq::operator()(const TokenBatch& source, const TokenBatch& target, Rng* rng) const {
   check_batch("target", target, config_.max_positions);
-  check_without_padding("target", target, config_);
+  check_without_padding("target", target, config_, true);
   MH_CHECK(source.tokens.size(0) == target.tokens.size(0), ShapeError, "Seq2Seq: the source has ",
            source.tokens.size(0), " rows, the target ", target.tokens.size(0));
   const Tensor memory = encode(source, rng);

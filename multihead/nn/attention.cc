@@ -229,7 +229,7 @@ AttentionOptions MultiHeadAttention::attention_options(const AttentionCall& call
     MH_CHECK(!call.sinks.defined(), ValueError, "MultiHeadAttention: sinks and zero_attn exclude each other");
     options.sinks = Tensor::zeros({options_.num_heads}, out_proj.dtype());
   }
-  options.dropout_p = static_cast<float>(options_.dropout_p);
+  options.dropout_p = options_.dropout_p;
   options.layout = Layout::bthd;
   return options;
 }

@@ -63,7 +63,7 @@ struct TransformerLayer::Modules {
     const detail::PointPath in("self_attn");
     if (layer.own_attn.defined()) {
       if (!attention.scale) attention.scale = options().attention.scale;
-      attention.dropout_p = static_cast<float>(options().attention.dropout_p);
+      attention.dropout_p = options().attention.dropout_p;
       if (detail::looking()) attention.mask &= detail::excluded();
       detail::note_headless();
       return drop(layer.own_attn(x, attention, call.update));

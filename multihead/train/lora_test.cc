@@ -134,6 +134,17 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
   expect_error<FormatError>(with("r", 4), "has rank 3, but r is 4");
   expect_error<FormatError>(with("target_modules", Json(std::vector<Json>{"query"})),
                             "is none of target_modules");
+  expect_error<FormatError>(with("exclude_modules", Json(std::vector<Json>{"query"})),
+                            "is one of exclude_modules");
+  expect_error<FormatError>(with("exclude_modules", Json(".*query")), "exclude_modules \"\\\".*query\\\"\"");
+  expect_error<FormatError>(with("layers_to_transform", Json(std::vector<Json>{0})),
+                            "is of none of layers_to_transform");
+  EXPECT_NO_THROW(with("layers_to_transform", Json(std::vector<Json>{0, 1, 2, 3}))());
+  expect_error<FormatError>(with("layers_to_transform", Json(std::vector<Json>{-1})),
+                            "must hold numbers of layers");
+  expect_error<FormatError>(with("modules_to_save", Json(std::vector<Json>{"classifier", "pooler"})),
+                            "missing pooler, which modules_to_save names");
+  EXPECT_NO_THROW(with("modules_to_save", Json(std::vector<Json>{"classifier", "score"}))());
   EXPECT_NO_THROW(with("alora_invocation_tokens", Json())());
   EXPECT_NO_THROW(with("made_up", Json(false))());
   expect_error<FormatError>(with("init_lora_weights", Json("pissa_niter_4")), "init_lora_weights");

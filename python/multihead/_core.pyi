@@ -927,7 +927,8 @@ def attention(query: ArrayLike | None, key: ArrayLike | None, value: ArrayLike |
     dropout_p of the weights; it acts only in a call with an rng
     relative_bias, relative_key, relative_value
               [H or 1, span], [H or 1, span, D] and [H or 1, span, Dv]: a number and vectors per distance, that of query i and key
-              j at clamp(j - i - offset + relative_center, 0, span - 1)
+              j at clamp(j - i - offset + relative_center, 0, span - 1);
+              offset: that of the mask's first part which aligns queries with keys
     sinks     [H]: one more score in every row's softmax, of no key; the log-sum-exp counts it, and is the sink
               in a row without any key
     normalise, weight

@@ -268,7 +268,7 @@ INTERNAL = {  # reason: names
     "Python has its own": "complete_utf8 each_line TokenView TokenFile TokenFiles TokenPart TextPieces TokenFileWriter encode_file duration_text count_text "
     "uniform_parameter normal_parameter constant_parameter replace_parameters",
     "steps inside a call": "PackedBlocks rotary_at ListCall TokenList TokenPass sum_to check name parse_schedule Candidate candidates sample append record "
-    "record_many gradient_slots encode_source",
+    "record_many gradient_slots encode_source encode_target language_token",
     "the parts a run is made of": "note_with_init text_of Choice Field choice assign to_json assign_all parse_number LanguageModelData "
     "prepare_language_model_data map_language_model_data LanguageModelTask Task Ending Progress progress_from_json "
     "open_run TrainLoop MetricsWriter TokenPair PairTokens encode_pairs PairBatch make_pair_batch PairBatchOptions "

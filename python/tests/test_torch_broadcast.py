@@ -117,3 +117,12 @@ def test_pytorchs_own_samples(dtype):
             for a, b in zip(torch.autograd.grad(out, x, grad), torch.autograd.grad(want, x, grad)):
                 torch.testing.assert_close(a, b, atol=20 * precise, rtol=20 * precise)
     assert ours > 0
+
+
+@pytest.mark.parametrize("shape", [(), (7,)])
+def test_a_mask_has_two_axes_at_least(shape):
+    q, k = torch.randn(2, 4, 9, 16), torch.randn(2, 4, 7, 16)
+    with pytest.raises(IndexError):
+        F.scaled_dot_product_attention(q, k, k, attn_mask=torch.zeros(shape))
+    with pytest.raises(ValueError, match="attn_mask must have 2 to 4 axes"):
+        mt.scaled_dot_product_attention(q, k, k, attn_mask=torch.zeros(shape))

@@ -113,6 +113,14 @@ def test_what_is_understood_is_converted(kind, change):
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
 
 
+def test_a_decoder_layer_keeps_its_activation_module():
+    """PyTorch's own copy of such a layer computes relu, and the proof is made on a copy."""
+    module = decoder_layer(activation=nn.GELU(), dropout=0.0)
+    x, memory = torch.randn(2, 3, E), torch.randn(2, 5, E)
+    got = mt.from_torch(module)(x.numpy(), memory=memory.numpy())
+    np.testing.assert_allclose(np.asarray(got), module(x, memory).detach().numpy(), atol=1e-5)
+
+
 def weighted(m):
     """(module, name) of its last matrix."""
     return [(x, n) for x in m.modules() for n, p in x._parameters.items() if p is not None and p.dim() == 2][-1]

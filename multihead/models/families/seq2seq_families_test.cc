@@ -85,11 +85,18 @@ TEST(Seq2SeqFamiliesTest, PackedStepsHaveTheSameLogits) {
 // There M2M100 gives a padding token no position, and numbers the others without it.
 TEST(Seq2SeqFamiliesTest, PaddingWithinATextIsRefusedByM2m100) {
   const Fixture f("m2m100");
-  const TokenBatch source = {Tensor::of<int32_t>({1, 4}, {5, 40, 6, 0}), {}},
-                   target = {Tensor::full(f.target.shape(), 40, Dtype::i32), {}};
+  const TokenBatch source = {Tensor::of<int32_t>({1, 4}, {5, 40, 6, 0}), {}}, target = {f.target.clone(), {}};
+  const Tensor from_two = slice(target.tokens, 1, 2, f.target.size(1));
+  from_two.fill(40);
+  const auto features = [&] {
+    return slice(f.model(f.source, target), 1, 0, 2).contiguous().to_vector<float>();
+  };
+  EXPECT_EQ(features(), slice(f.model(f.source, {f.target, {}}), 1, 0, 2).contiguous().to_vector<float>());
+  slice(from_two, 1, 1, 2).fill(3);
   EXPECT_MESSAGE(f.model.encode(source), ValueError,
                  "row 0 of source has the padding token 40 among its 4 tokens");
-  EXPECT_MESSAGE(f.model(f.source, target), ValueError, "row 0 of target has the padding token 40");
+  EXPECT_MESSAGE(f.model(f.source, target), ValueError,
+                 "row 0 of target has the padding token 40 among its 4 tokens");
   const Tensor padded = Tensor::of<int32_t>({1, 4}, {5, 6, 0, 40}),
                bare = Tensor::of<int32_t>({1, 3}, {5, 6, 0});
   EXPECT_EQ(slice(f.model.encode({padded, {3}}), 1, 0, 3).contiguous().to_vector<float>(),

@@ -253,6 +253,17 @@ bool fits(const Change& change) {
 
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
 
+// Of "model.layers.3.mlp": 3; -1: it is in none.
+int64_t number_of_layer(const std::string& name) {
+  const size_t at = name.find_first_of("0123456789");
+  const bool is_number = at != name.npos && at > 0 && name[at - 1] == '.';
+  return is_number ? std::atoll(name.c_str() + at) : -1;
+}
+
+bool is_inside(const std::string& name, const std::string& module) {
+  return ("." + name + ".").find("." + module + ".") != std::string::npos;
+}
+
 // Says why PEFT would not apply a tensor of the file, or nothing. `layer`: without prefix and ending.
 std::string problem_of(const PeftConfig& config, const std::string& layer, const Change& change,
                        const std::vector<std::string>& tied) {
@@ -260,11 +271,13 @@ std::string problem_of(const PeftConfig& config, const std::string& layer, const
     if (change.a.size(0) != config.rank) {
       return concat("has rank ", change.a.size(0), ", but r is ", config.rank);
     }
-    return config.targets.empty() || is_named(layer, config.targets) ? "" : "is none of target_modules";
+    if (!config.targets.empty() && !is_named(layer, config.targets)) return "is none of target_modules";
+    if (is_named(layer, config.excluded)) return "is one of exclude_modules";
+    const bool is_left_out = !config.layers.empty() && !config.layers.contains(number_of_layer(layer));
+    return is_left_out ? "is of none of layers_to_transform" : "";
   }
-  const bool is_copy = std::any_of(config.saved.begin(), config.saved.end(), [&](const std::string& module) {
-    return ("." + layer + ".").find("." + module + ".") != std::string::npos;
-  });
+  const bool is_copy = std::any_of(config.saved.begin(), config.saved.end(),
+                                   [&](const std::string& module) { return is_inside(layer, module); });
   const bool splits = is_copy && std::find(tied.begin(), tied.end(), change.parameter) != tied.end();
   return splits ? "is in modules_to_save, which unties it from the other weights that the model ties to it; "
                   "that is not supported"
@@ -319,6 +332,11 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
       problems += concat("\n  ", full, " ", problem);
     }
     changes.push_back(std::move(change));
+  }
+  for (const std::string& module : config.saved) {
+    const auto holds = [&](const auto& entry) { return is_inside(entry.first, module); };
+    if (std::any_of(views.begin(), views.end(), holds) && std::none_of(tensors.begin(), tensors.end(), holds))
+      problems += concat("\n  missing ", module, ", which modules_to_save names");
   }
   MH_CHECK(problems.empty(), FormatError, file, ": the tensors do not fit the model:", problems);
   std::vector<std::string> changed;

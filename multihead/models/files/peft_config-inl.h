@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,11 @@ namespace multihead::models::detail {
 struct PeftConfig {
   std::string file;
   int64_t rank = 0;
-  double factor = 0;                      ///< of B · A
-  std::vector<std::string> targets = {};  ///< names of layers or their ends; empty: a pattern, not checked
-  std::vector<std::string> saved = {};    ///< modules_to_save: copies of their own, beside the model's
+  double factor = 0;                       ///< of B · A
+  std::vector<std::string> targets = {};   ///< names of layers or their ends; empty: a pattern, not checked
+  std::vector<std::string> saved = {};     ///< modules_to_save: copies of their own, beside the model's
+  std::vector<std::string> excluded = {};  ///< names as in `targets`
+  std::set<int64_t> layers = {};           ///< numbers of the layers that change; empty: all
 };
 
 /// Throws IoError, FormatError naming the first key that asks for what is not supported, known or not.

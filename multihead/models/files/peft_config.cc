@@ -35,7 +35,7 @@ bool is_plain_start(const Json& value) {
 // Null always fits; a key in no row must be off.
 const std::map<std::string, Fits>& rows() {
   static const std::map<std::string, Fits> table = [] {
-    std::map<std::string, Fits> all = {{"peft_type", is_word("LORA")},
+    std::map<std::string, Fits> all = {{"peft_type", is_anything},
                                        {"bias", is_word("none")},
                                        {"use_rslora", is_switch},
                                        {"ensure_weight_tying", is_switch},
@@ -43,12 +43,12 @@ const std::map<std::string, Fits>& rows() {
                                        {"megatron_config", is_off}};
     for (const char* any :
          {// read below
-          "r", "lora_alpha", "target_modules", "modules_to_save",
-          // where it came from and how it was trained; which layers have tensors, the file says
+          "r", "lora_alpha", "target_modules", "modules_to_save", "exclude_modules", "layers_to_transform",
+          "layers_pattern",
+          // where it came from and how it was trained
           "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
-          "inference_mode", "exclude_modules", "layers_to_transform", "layers_pattern", "lora_dropout",
-          "fan_in_fan_out", "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
-          "runtime_config", "qalora_group_size"}) {
+          "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_core", "loftq_config", "eva_config",
+          "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size"}) {
       all[any] = is_anything;
     }
     return all;
@@ -78,6 +78,9 @@ PeftConfig load_peft_config(const std::string& folder) {
   const std::string& file = config.file;
   const Json json = io::load_json(file);
   MH_CHECK(json.is_object(), FormatError, file, ": must be an object");
+  const Json* type = json.find("peft_type");  // first: other types have other keys
+  MH_CHECK(type == nullptr || type->is_null() || *type == Json("LORA"), FormatError, file, ": peft_type ",
+           quote(type->dump(), 80), " is not supported, only \"LORA\" is");
   for (const JsonMember& member : json.members()) {
     const auto row = rows().find(std::string(member.key));
     const bool fits =
@@ -107,6 +110,22 @@ PeftConfig load_peft_config(const std::string& folder) {
   };
   config.targets = list("target_modules");
   config.saved = list("modules_to_save");
+  config.excluded = list("exclude_modules");
+  for (const char* pattern : {"exclude_modules", "layers_pattern"}) {
+    const Json* value = given(pattern);
+    MH_CHECK(value == nullptr || is_off(*value) ||
+                 (value->is_array() && pattern == std::string("exclude_modules")),
+             FormatError, file, ": ", pattern, " ", quote(value->dump(), 80),
+             " is not supported, only lists of ", "exclude_modules are");
+  }
+  if (const Json* layers = given("layers_to_transform")) {
+    const std::vector<Json> one = {*layers};
+    for (const Json& layer : layers->is_array() ? layers->items() : std::span<const Json>(one)) {
+      MH_CHECK(layer.is_integer() && layer.as_int() >= 0, FormatError, file,
+               ": layers_to_transform must hold numbers of layers, got ", layer.dump());
+      config.layers.insert(layer.as_int());
+    }
+  }
   return config;
 }
 

@@ -87,7 +87,7 @@ std::vector<SpannedText> parse_spans(std::string_view content, const std::string
     const size_t stop = line.find_last_not_of(kBlank) + 1;
     MH_CHECK(end > 0 && tag != line.npos && stop > tag + 1, FormatError, place,
              ": expected a word and its tag, got ", quote(line, 40));
-    if (number != last + 1 || all.empty()) all.push_back({.text = "", .line = number});
+    if (number != last + 1 || all.empty()) all.push_back({.text = "", .line = number, .has_words = true});
     last = number;
     if (line.starts_with("-DOCSTART-")) return;
     add_word(all.back(), line.substr(0, end), line.substr(tag + 1, stop - tag - 1), place);

@@ -22,6 +22,7 @@ struct SpannedText {
   std::string text;
   std::vector<Span> spans = {};  ///< in their order
   int64_t line = 0;              ///< of the file
+  bool has_words = false;        ///< of the file, which a space ends: CoNLL's
 };
 
 /// JSON Lines, {"text": …, "entities": [{"start", "end", "label"}]}, whose places count characters; or columns as

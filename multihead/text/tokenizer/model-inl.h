@@ -72,6 +72,7 @@ struct Tokenizer::Model {
   bool cleans_up = false;       // decode() leaves out spaces before punctuation
   bool cuts_left = false;       // what is too long loses its beginning
   bool lacks_types = false;     // ids do not say which text they belong to
+  std::string source_language = {}, target_language = {};
 
   std::vector<NormalStep> steps;  // what is done to a text before anything else
   std::vector<CutStep> cuts;      // how it is cut into the pieces that become tokens

@@ -200,6 +200,8 @@ std::optional<int32_t> Tokenizer::eos_id() const { return id(model_->special.eos
 std::optional<int32_t> Tokenizer::pad_id() const { return id(model_->special.pad); }
 std::optional<int32_t> Tokenizer::unk_id() const { return id(model_->special.unk); }
 const SpecialTokens& Tokenizer::special() const { return model_->special; }
+const std::string& Tokenizer::source_language() const { return model_->source_language; }
+const std::string& Tokenizer::target_language() const { return model_->target_language; }
 
 uint64_t Tokenizer::fingerprint() const {
   const Model& m = *model_;
@@ -216,6 +218,8 @@ uint64_t Tokenizer::fingerprint() const {
   if (m.splits_special) hash = hash_number(hash, 1);
   if (m.cuts_left) hash = hash_number(hash, 2);
   if (m.lacks_types) hash = hash_number(hash, 3);
+  for (const std::string* language : {&m.source_language, &m.target_language})
+    if (!language->empty()) hash = hash_bytes(hash_number(hash, 4), *language);
   // Later options count only where they are used, so that older fingerprints hold: those of GPT-2's splitting, and
   // of merges in the order of the tokens that they make.
   if (m.kind == Kind::bpe) hash = hash_cuts_and_merges(hash, m);

@@ -237,6 +237,9 @@ class Tokenizer {
   std::optional<int32_t> pad_id() const;
   std::optional<int32_t> unk_id() const;
   const SpecialTokens& special() const;
+  /// "src_lang" and "tgt_lang" of tokenizer_config.json, the languages of a translator's texts; empty: it has none.
+  const std::string& source_language() const;
+  const std::string& target_language() const;
 
   /// The chat template that came with the tokenizer (in tokenizer_config.json, chat_template.jinja or the
   /// GGUF file); empty: none.

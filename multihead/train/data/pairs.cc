@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "multihead/core/error.h"
+#include "multihead/text/languages.h"
 #include "multihead/train/data/windows.h"
 
 namespace multihead::train {
@@ -19,8 +20,8 @@ std::vector<TokenPair> encode_pairs(const text::ParallelText& text, const text::
                                     const text::Tokenizer& target, const PairTokens& tokens) {
   std::vector<TokenPair> pairs;
   for (size_t i = 0; i < text.source.size(); ++i) {
-    pairs.push_back({source.encode(text.source[i], {.end = tokens.eos}),
-                     target.encode(text.target[i], {.end = tokens.eos})});
+    pairs.push_back({text::encode_source(source, text.source[i], tokens.eos),
+                     text::encode_target(target, text.target[i], tokens.eos)});
   }
   return pairs;
 }

@@ -208,14 +208,18 @@ def _share_heads(query, key, value, enable_gqa):
     return query, key, value, all_heads, 1 if key_heads == value_heads == 1 else all_heads
 
 
+def _check_mask_axes(attn_mask, most):
+    if attn_mask is not None and not 2 <= attn_mask.dim() <= most:
+        raise TorchShapeError(f"{_WHO}: attn_mask must have 2 to {most} axes, got {attn_mask.dim()}")
+
+
 def _to_four_axes(query, key, value, attn_mask, enable_gqa):
     """PyTorch's broadcasting: [B, H, L, E] with one batch axis, and the leading axes of the result."""
     axes = max(query.dim(), key.dim(), value.dim())
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise TorchShapeError(f"{_WHO}: {name} must have at least 2 axes, got shape {list(tensor.shape)}")
-    if attn_mask is not None and not 2 <= attn_mask.dim() <= max(axes, 4):
-        raise TorchShapeError(f"{_WHO}: attn_mask must have 2 to {max(axes, 4)} axes, got {attn_mask.dim()}")
+    _check_mask_axes(attn_mask, max(axes, 4))
     query, key, value, heads, key_heads = _share_heads(query, key, value, enable_gqa)
     try:
         batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
@@ -297,6 +301,8 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         if q[-1:] == k[-1:] == (0,):  # scores of nothing are zero
             query, key, scale = F.pad(query, (0, 1)), F.pad(key, (0, 1)), 1.0
         query, key, value, attn_mask, lead = _to_four_axes(query, key, value, attn_mask, enable_gqa)
+    else:
+        _check_mask_axes(attn_mask, 4)
     keep, bias, seed = None, None, 0
     if attn_mask is not None:
         keep, bias = _mask_options(attn_mask, is_causal, query.dtype)

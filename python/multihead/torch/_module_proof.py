@@ -43,7 +43,9 @@ def _is_time_first(module):
 def _wide(module, weights):
     """A copy in float64 that takes PyTorch's ordinary way, as training does, without dropout."""
     result = copy.deepcopy(module).eval().double().requires_grad_()
-    for m in result.modules():
+    for original, m in zip(module.modules(), result.modules()):
+        if "activation" in m._modules and "activation" not in vars(original):
+            vars(m).pop("activation", None)  # PyTorch's decoder layer puts relu before its module when it is copied
         if isinstance(m, _t.RMSNorm) and m.eps is None and module.weight.dtype is not torch.float64:
             m.eps = torch.finfo(torch.float32).eps
     with torch.no_grad():

@@ -45,7 +45,7 @@ AttentionOptions to_options(const char* who, const TorchKeywords& k, Rng& rng) {
   options.allow_binary_bias = true;
   options.scale = k.scale;
   if (k.dropout_p > 0) {
-    options.dropout_p = static_cast<float>(k.dropout_p);
+    options.dropout_p = k.dropout_p;
     options.rng = &rng;
   }
   return options;

@@ -27,7 +27,7 @@ struct AttentionProfile {
   bool has_capture = false;  ///< exposes its weights
   CaptureStage capture_stage = CaptureStage::probabilities;
   bool averages_heads = false;  ///< of the exposed weights
-  float dropout_p = 0;          ///< its default
+  double dropout_p = 0;         ///< its default
   BiasFlags bias;
   std::vector<std::string> differences;  ///< from multihead's own rule
 

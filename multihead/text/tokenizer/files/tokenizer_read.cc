@@ -26,6 +26,13 @@ void read_flags(const Json& config, Model& model, const std::string& file) {
   MH_CHECK(side.is_null() || side == Json("left") || side == Json("right"), FormatError, file,
            ": truncation_side must be \"left\" or \"right\", got ", side.dump());
   model.cuts_left = side.is_null() ? model.truncation && model.truncation->from_left : side == Json("left");
+  for (const auto& [key, language] :
+       {std::pair("src_lang", &model.source_language), {"tgt_lang", &model.target_language}}) {
+    const Json& given = Reader::member(config, key);
+    MH_CHECK(given.is_null() || given.is_string(), FormatError, file, ": ", key, " must be a string, got ",
+             given.dump());
+    if (given.is_string()) *language = given.as_string();
+  }
   const Json& inputs = Reader::member(config, "model_input_names");
   const auto is_types = [](const Json& name) { return name == Json("token_type_ids"); };
   model.lacks_types =
@@ -125,7 +132,7 @@ Tokenizer Tokenizer::load(const std::string& name) {
   if (!std::filesystem::is_directory(path, ignored)) {
     if (path.extension() == ".model") {
       SentencePieceModel model = read_sentencepiece(name);
-      model.is_bare = true;
+      model.is_bare = model.replaces_longest = true;
       return from_json(tokenizer_json_of(model), name);
     }
     return from_json(path.extension() == ".spm" ? json_of_marian(path) : read_file(name), name);

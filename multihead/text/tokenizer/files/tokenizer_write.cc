@@ -85,6 +85,8 @@ std::string Tokenizer::config_json() const {
         Json::parse(model_->lacks_types ? R"(["input_ids", "attention_mask"])" : with_types);
   }
   if (model_->cuts_left) config["truncation_side"] = "left";
+  if (!model_->source_language.empty()) config["src_lang"] = model_->source_language;
+  if (!model_->target_language.empty()) config["tgt_lang"] = model_->target_language;
   if (!model_->chat_template.empty()) config["chat_template"] = model_->chat_template;
   config["clean_up_tokenization_spaces"] = model_->cleans_up;
   if (model_->cleans_up)

@@ -8,7 +8,7 @@
 
 namespace multihead::text {
 
-CharsMap::CharsMap(std::string bytes) : bytes_(std::move(bytes)) {
+CharsMap::CharsMap(std::string bytes, bool longest) : bytes_(std::move(bytes)), longest_(longest) {
   uint32_t size = 0;
   MH_CHECK(bytes_.size() >= sizeof size, ValueError, "precompiled_charsmap: ", bytes_.size(),
            " bytes are not a valid table");
@@ -25,27 +25,28 @@ uint32_t CharsMap::unit(size_t index) const {
   return value;
 }
 
-// The shortest entry that the text begins with, as Hugging Face's tokenizers take it. Units of the double
-// array: the label in the low byte, bit 8 for a value below, the offset of the children in the upper bits.
-std::optional<std::string_view> CharsMap::replacement(std::string_view text) const {
+// The shortest entry that the text begins with, or the longest. Units of the double array: the label in the low
+// byte, bit 8 for a value below, the offset of the children in the upper bits.
+std::optional<CharsMap::Entry> CharsMap::entry(std::string_view text) const {
   const auto offset = [](uint32_t unit) {
     return static_cast<size_t>(unit >> 10) << ((unit & (1u << 9)) >> 6);
   };
+  std::optional<Entry> found;
   size_t at = offset(unit(0));
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte == 0) return std::nullopt;
+  for (size_t i = 0; i < text.size() && (longest_ || !found); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == 0) break;
     at ^= byte;
     const uint32_t node = unit(at);
-    if (at >= trie_units_ || (node & (1u << 31 | 0xFF)) != byte) return std::nullopt;
+    if (at >= trie_units_ || (node & (1u << 31 | 0xFF)) != byte) break;
     at ^= offset(node);
     if ((node >> 8 & 1) == 0) continue;
     const size_t begin = texts_begin_ + (unit(at) & ~(1u << 31));
-    if (begin >= bytes_.size()) return std::nullopt;
+    if (begin >= bytes_.size()) break;
     const size_t end = std::min(bytes_.find('\0', begin), bytes_.size());
-    return std::string_view(bytes_).substr(begin, end - begin);
+    found = {i + 1, std::string_view(bytes_).substr(begin, end - begin)};
   }
-  return std::nullopt;
+  return found;
 }
 
 namespace {
@@ -118,19 +119,30 @@ class Replacing {
 
 }  // namespace
 
+void CharsMap::replace_longest(std::string_view text, Rewritten& out) const {
+  Replacing replacing(text, out);
+  for (size_t at = 0; at < text.size();) {
+    const std::optional<Entry> found = entry(text.substr(at));
+    const size_t behind = at + (found ? found->length : static_cast<size_t>(decode_utf8(text, at).length));
+    found ? replacing.replace(at, behind, found->with) : replacing.keep(at, behind);
+    at = behind;
+  }
+}
+
 // By graphemes, if they are short, then by characters.
 void CharsMap::apply(std::string_view text, Rewritten& out) const {
   constexpr size_t kShort = 6;
   out.text.reserve(text.size());
+  if (longest_) return replace_longest(text, out);
   Replacing replacing(text, out);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = grapheme_end(text, begin);
-    const auto whole = end - begin < kShort ? replacement(text.substr(begin, end - begin)) : std::nullopt;
-    if (whole) replacing.replace(begin, end, *whole);
+    const auto whole = end - begin < kShort ? entry(text.substr(begin, end - begin)) : std::nullopt;
+    if (whole) replacing.replace(begin, end, whole->with);
     for (size_t at = begin; at < end && !whole;) {
       const size_t behind = at + static_cast<size_t>(decode_utf8(text, at).length);
-      const auto other = replacement(text.substr(at, behind - at));
-      other ? replacing.replace(at, behind, *other) : replacing.keep(at, behind);
+      const auto other = entry(text.substr(at, behind - at));
+      other ? replacing.replace(at, behind, other->with) : replacing.keep(at, behind);
       at = behind;
     }
     begin = end;

@@ -22,8 +22,9 @@ namespace multihead::text {
 /// array) and the replacements. Any bytes are safe.
 class CharsMap {
  public:
-  /// Throws ValueError for bytes that are no such table.
-  explicit CharsMap(std::string bytes);
+  /// `longest`: everywhere the longest entry is replaced, as SentencePiece does it; else the shortest of a grapheme's,
+  /// as Hugging Face's tokenizers do. Throws ValueError for bytes that are no such table.
+  explicit CharsMap(std::string bytes, bool longest = false);
   /// Appends the text with everything replaced.
   void apply(std::string_view text, Rewritten& out) const;
   bool keeps(std::string_view text) const {
@@ -33,10 +34,16 @@ class CharsMap {
   }
 
  private:
-  std::optional<std::string_view> replacement(std::string_view text) const;
+  struct Entry {
+    size_t length;  // of what is replaced
+    std::string_view with;
+  };
+  std::optional<Entry> entry(std::string_view text) const;
+  void replace_longest(std::string_view text, Rewritten& out) const;
   uint32_t unit(size_t index) const;
 
   std::string bytes_;
+  bool longest_ = false;
   size_t trie_units_ = 0, texts_begin_ = 0;
 };
 

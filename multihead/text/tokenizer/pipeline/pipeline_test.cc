@@ -8,6 +8,9 @@
 #include "multihead/core/files.h"
 #include "multihead/core/text/json.h"
 #include "multihead/testing/files.h"
+#include "multihead/testing/matchers.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/sentencepiece_model-inl.h"
+#include "multihead/text/tokenizer/pipeline/pipeline-inl.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::text {
@@ -94,6 +97,34 @@ TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
   for (size_t i = 0; i < raw.size(); ++i) EXPECT_EQ(moved[i], raw[i] + 1);
   EXPECT_THAT([&] { load("spiece.model", unigram, R"({"tokenizer_class":"XLNetTokenizer"})"); },
               ::testing::ThrowsMessage<FormatError>(HasSubstr("XLNetTokenizer")));
+  const auto of_kind = [&](const char* file, const std::string& kind, const std::string& config) {
+    const TemporaryFolder folder;
+    write_file_atomically(folder / file, unigram);
+    write_file_atomically(folder / "config.json", concat(R"({"model_type": ")", kind, "\"}"));
+    write_file_atomically(folder / "tokenizer_config.json", config);
+    return Tokenizer::load(folder.path());
+  };
+  EXPECT_THAT(of_kind("sentencepiece.bpe.model", "xlm-roberta", "{}").encode(""), ElementsAre(0, 2));
+  EXPECT_THAT(of_kind("spiece.model", "mt5", "{}").encode(""), ElementsAre(2));
+  EXPECT_MESSAGE(of_kind("sentencepiece.bpe.model", "mbart", "{}"), FormatError,
+                 "how mbart uses it is not supported");
+  EXPECT_MESSAGE(of_kind("spiece.model", "pegasus", "{}"), FormatError,
+                 "how pegasus uses it is not supported");
+  EXPECT_MESSAGE(of_kind("sentencepiece.bpe.model", "xlm-roberta", R"({"add_prefix_space": false})"),
+                 FormatError, "add_prefix_space false is not supported");
+}
+
+TEST(CharsMapTest, TheLongestEntryOrThatOfAGrapheme) {
+  const std::string table = read_sentencepiece(kData + "unigram.model").charsmap;
+  const auto replaced = [&](const char* text, bool longest) {
+    Rewritten out(false);
+    CharsMap(table, longest).apply(text, out);
+    return out.text;
+  };
+  EXPECT_EQ(replaced("\uFB01\u0301", true), "fi\u0301");
+  EXPECT_EQ(replaced("\uFB01\u0301", false), "fi");  // a grapheme of less than six bytes, for its first entry
+  for (const bool longest : {false, true})
+    EXPECT_EQ(replaced("a\u00BD e\u0301\u00E9", longest), "a1/2 \u00E9\u00E9");
 }
 
 TEST(SentencePieceTest, AnInvalidByteIsAnUnknownCharacter) {

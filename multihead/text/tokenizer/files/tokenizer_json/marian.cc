@@ -67,6 +67,7 @@ std::string json_of_marian(const std::filesystem::path& spm) {
   std::sort(model.without_id.begin(), model.without_id.end(),
             [](const SentencePiece& a, const SentencePiece& b) { return a.text < b.text; });
   model.last = "</s>";
+  model.replaces_longest = true;
   return tokenizer_json_of(model);
 }
 

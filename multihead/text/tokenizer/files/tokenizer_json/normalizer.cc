@@ -37,8 +37,9 @@ void read_charsmap(const Reader& in, const Json& step, std::vector<NormalStep>& 
   try {
     std::string table =
         from_base64(in.string(step, "precompiled_charsmap", "normalizer.precompiled_charsmap"));
+    const bool longest = in.flag(step, "longest", "normalizer");
     steps.push_back(
-        {.kind = NormalStep::Kind::charsmap, .map = std::make_shared<CharsMap>(std::move(table))});
+        {.kind = NormalStep::Kind::charsmap, .map = std::make_shared<CharsMap>(std::move(table), longest)});
   } catch (const ValueError& error) {
     in.fail("normalizer.", error.what());
   }

@@ -1,5 +1,6 @@
 // Folders with a .model file: what transformers puts around its pieces, by the kind of tokenizer.
 #include <algorithm>
+#include <map>
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
@@ -102,7 +103,12 @@ std::string class_of(const std::filesystem::path& folder, const Json& config) {
   const Json model = Json::parse(read_file(path.string()), path.string());
   const Json* kind = model.find("model_type");
   if (kind == nullptr) return {};
-  return *kind == "albert" ? "Albert" : *kind == "camembert" ? "Camembert" : "";
+  static const std::map<std::string, std::string> kClasses = {
+      {"albert", "Albert"}, {"camembert", "Camembert"},       {"xlm-roberta", "XLMRoberta"},
+      {"t5", "T5"},         {"xlm-roberta-xl", "XLMRoberta"}, {"mt5", "MT5"}};
+  const std::string type = kind->is_string() ? kind->as_string() : "";
+  const auto found = kClasses.find(type);
+  return found != kClasses.end() ? found->second : type;
 }
 
 }  // namespace
@@ -126,9 +132,16 @@ std::string json_of_sentencepiece(const std::filesystem::path& folder) {
   };
   if (holds("source.spm")) return json_of_marian(folder / "source.spm");
   if (holds("tokenizer.model")) {
-    check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
+    if (config.find("tokenizer_class") != nullptr)
+      check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
     return llama_json((folder / "tokenizer.model").string(), config);
   }
+  const Json* prefix = config.find("add_prefix_space");
+  const bool is_t5 = is_a("T5") || is_a("MT5");
+  MH_CHECK(is_t5 || prefix == nullptr || *prefix != Json(false), FormatError,
+           (folder / "tokenizer_config.json").string(),
+           ": add_prefix_space false is not supported without a ",
+           "tokenizer.json; write one with transformers");
   if (holds("spiece.model")) {
     check_type("spiece.model", {"T5", "MT5", "Albert"});
     if (is_a("Albert")) return albert_json((folder / "spiece.model").string(), config);

@@ -30,6 +30,7 @@ struct SentencePieceModel {
   /// of white space only spaces are trimmed. Otherwise such symbols cut the text as given, and each part
   /// begins as a text does: as transformers and llama.cpp do it.
   bool is_bare = false;
+  bool replaces_longest = false;  ///< the charsmap's entries, as SentencePiece itself does it; see CharsMap
   /// Around every text; empty: nothing.
   std::string first = {}, last = {};
   std::string second = {};                    ///< before the second text of a pair, instead of `first`

@@ -214,7 +214,8 @@ Json typed(const char* type, const std::vector<std::pair<std::string, Json>>& me
 Json normalizer_of(const SentencePieceModel& m) {
   std::vector<Json> steps = m.first_steps;
   if (!m.charsmap.empty())
-    steps.push_back(typed("Precompiled", {{"precompiled_charsmap", to_base64(m.charsmap)}}));
+    steps.push_back(typed(
+        "Precompiled", {{"precompiled_charsmap", to_base64(m.charsmap)}, {"longest", m.replaces_longest}}));
   const auto replace = [&](const char* kind, const char* pattern, const char* with) {
     steps.push_back(typed("Replace", {{"pattern", Json::object({{kind, pattern}})}, {"content", with}}));
   };
@@ -318,7 +319,7 @@ void check_defined(const SentencePieceModel& m) {
     if (!m.is_bare || piece.type != Type::user_defined) continue;
     MH_CHECK(piece.text.find(' ') == std::string::npos, FormatError, m.file, ": the user-defined symbol ",
              quote(piece.text), " with a space is not supported");
-    MH_CHECK(m.charsmap.empty() || CharsMap(m.charsmap).keeps(piece.text), FormatError, m.file,
+    MH_CHECK(m.charsmap.empty() || CharsMap(m.charsmap, true).keeps(piece.text), FormatError, m.file,
              ": the user-defined symbol ", quote(piece.text), " that normalisation changes is not supported");
   }
 }
