@@ -301,7 +301,7 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         if q[-1:] == k[-1:] == (0,):  # scores of nothing are zero
             query, key, scale = F.pad(query, (0, 1)), F.pad(key, (0, 1)), 1.0
         query, key, value, attn_mask, lead = _to_four_axes(query, key, value, attn_mask, enable_gqa)
-    else:
+    elif attn_mask is not None and attn_mask.dim() < 2:
         _check_mask_axes(attn_mask, 4)
     keep, bias, seed = None, None, 0
     if attn_mask is not None:
