@@ -113,6 +113,8 @@ struct TransformerLayer::Modules {
   }
 };
 
+namespace {
+
 // Attention with a cache records nothing: what flows through it would be missing from every gradient.
 void check_unrecorded(const TransformerLayer& layer, const Tensor& x) {
   if (Tape::current() == nullptr) return;
@@ -124,6 +126,8 @@ void check_unrecorded(const TransformerLayer& layer, const Tensor& x) {
       "TransformerLayer: attention with a state records no gradients, and a Tape is recording; decode under "
       "NoTape, or call the layer without a state");
 }
+
+}  // namespace
 
 Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) const {
   if (call.update.cache != nullptr) check_unrecorded(*this, x);

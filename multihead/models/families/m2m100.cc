@@ -37,8 +37,8 @@ std::vector<ExtraTensor> extras(const C& c) {
 }
 
 void complete(const C& c, io::TensorMap& tensors) {
-  MH_CHECK(c.pad_id != c.eos_id && c.pad_id != c.decoder_start_id, FormatError, "pad_token_id: ", c.pad_id,
-           " is eos_token_id or decoder_start_token_id, too: padding has no position");
+  MH_CHECK(c.pad_id != c.eos_id && c.pad_id != c.decoder_start_id, FormatError, "config.json: pad_token_id ",
+           c.pad_id, " is eos_token_id or decoder_start_token_id, too: padding has no position");
   if (!c.tie_output) tensors[bart::kSource] = tensors[bart::kTarget] = tensors.at(bart::kShared);
 }
 

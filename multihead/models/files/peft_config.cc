@@ -23,6 +23,7 @@ bool is_off(const Json& value) {
   if (value.is_number()) return value.as_double() == 0;
   return value == Json(false) || value == Json("");
 }
+bool is_list(const Json& value) { return value.is_array() || is_off(value); }
 Fits is_word(const char* word) {
   return [=](const Json& value) { return value.is_string() && value.as_string() == word; };
 }
@@ -40,11 +41,12 @@ const std::map<std::string, Fits>& rows() {
                                        {"use_rslora", is_switch},
                                        {"ensure_weight_tying", is_switch},
                                        {"init_lora_weights", is_plain_start},
-                                       {"megatron_config", is_off}};
+                                       {"megatron_config", is_off},
+                                       {"exclude_modules", is_list},
+                                       {"layers_pattern", is_off}};
     for (const char* any :
          {// read below
-          "r", "lora_alpha", "target_modules", "modules_to_save", "exclude_modules", "layers_to_transform",
-          "layers_pattern",
+          "r", "lora_alpha", "target_modules", "modules_to_save", "layers_to_transform",
           // where it came from and how it was trained
           "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
           "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_core", "loftq_config", "eva_config",
@@ -111,13 +113,6 @@ PeftConfig load_peft_config(const std::string& folder) {
   config.targets = list("target_modules");
   config.saved = list("modules_to_save");
   config.excluded = list("exclude_modules");
-  for (const char* pattern : {"exclude_modules", "layers_pattern"}) {
-    const Json* value = given(pattern);
-    MH_CHECK(value == nullptr || is_off(*value) ||
-                 (value->is_array() && pattern == std::string("exclude_modules")),
-             FormatError, file, ": ", pattern, " ", quote(value->dump(), 80),
-             " is not supported, only lists of ", "exclude_modules are");
-  }
   if (const Json* layers = given("layers_to_transform")) {
     const std::vector<Json> one = {*layers};
     for (const Json& layer : layers->is_array() ? layers->items() : std::span<const Json>(one)) {

@@ -136,19 +136,21 @@ std::string json_of_sentencepiece(const std::filesystem::path& folder) {
       check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
     return llama_json((folder / "tokenizer.model").string(), config);
   }
-  const Json* prefix = config.find("add_prefix_space");
-  const bool is_t5 = is_a("T5") || is_a("MT5");
-  MH_CHECK(is_t5 || prefix == nullptr || *prefix != Json(false), FormatError,
-           (folder / "tokenizer_config.json").string(),
-           ": add_prefix_space false is not supported without a ",
-           "tokenizer.json; write one with transformers");
+  const auto check_prefix = [&] {
+    const Json* prefix = config.find("add_prefix_space");
+    MH_CHECK(
+        prefix == nullptr || *prefix != Json(false), FormatError, (folder / "tokenizer_config.json").string(),
+        ": add_prefix_space false is not supported without a tokenizer.json; write one with transformers");
+  };
   if (holds("spiece.model")) {
     check_type("spiece.model", {"T5", "MT5", "Albert"});
-    if (is_a("Albert")) return albert_json((folder / "spiece.model").string(), config);
-    return t5_json((folder / "spiece.model").string(), config);
+    if (!is_a("Albert")) return t5_json((folder / "spiece.model").string(), config);
+    check_prefix();
+    return albert_json((folder / "spiece.model").string(), config);
   }
   if (holds("sentencepiece.bpe.model")) {
     check_type("sentencepiece.bpe.model", {"XLMRoberta", "Camembert"});
+    check_prefix();
     if (is_a("Camembert")) return camembert_json((folder / "sentencepiece.bpe.model").string());
     return xlm_roberta_json((folder / "sentencepiece.bpe.model").string());
   }
