@@ -356,7 +356,7 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
 std::string tokenizer_folder(const std::string& folder) {
   if (!is_adapter_folder(folder)) return folder;
   for (const char* name : {"tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model",
-                           "sentencepiece.bpe.model", "source.spm"}) {
+                           "sentencepiece.bpe.model", "spm.model", "source.spm"}) {
     if (node_at(file_in(folder, name)) != Node::absent) return folder;
   }
   return base_of_adapter(folder);

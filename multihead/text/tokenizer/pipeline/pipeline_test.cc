@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "multihead/core/error.h"
@@ -112,6 +113,42 @@ TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
                  "how pegasus uses it is not supported");
   EXPECT_MESSAGE(of_kind("sentencepiece.bpe.model", "xlm-roberta", R"({"add_prefix_space": false})"),
                  FormatError, "add_prefix_space false is not supported");
+}
+
+// A .model file of these pieces, as protobuf writes it.
+std::string unigram_file(const std::vector<SentencePiece>& pieces) {
+  const auto field = [](char tag, const std::string& bytes) {
+    return concat(tag, static_cast<char>(bytes.size()), bytes);
+  };
+  std::string file;
+  for (const SentencePiece& piece : pieces) {
+    std::string score(4, '\0');
+    const auto number = static_cast<float>(piece.score);
+    std::memcpy(score.data(), &number, sizeof number);
+    file += field('\x0A',
+                  concat(field('\x0A', piece.text), '\x15', score, '\x18', static_cast<char>(piece.type)));
+  }
+  return file + field('\x12', "\x18\x01");  // unigram
+}
+
+TEST(SentencePieceTest, DebertasPiecesAreTheSpecialTokens) {
+  using enum SentencePiece::Type;
+  const TemporaryFolder folder;
+  const std::vector<SentencePiece> pieces = {
+      {"[PAD]", 0, control},     {"[CLS]", 0, control},     {"[SEP]", 0, control},  {"[UNK]", 0, unknown},
+      {"\u2581the", -1, normal}, {"\u2581cat", -2, normal}, {"\u2581", -3, normal}, {"s", -4, normal}};
+  write_file_atomically(folder / "spm.model", unigram_file(pieces));
+  write_file_atomically(folder / "config.json", R"({"model_type": "deberta-v2"})");
+  write_file_atomically(folder / "tokenizer_config.json", R"({"do_lower_case": true, "vocab_type": "spm"})");
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  EXPECT_THAT(tokenizer.encode("The  CATS"), ElementsAre(1, 4, 5, 7, 2));
+  EXPECT_THAT(tokenizer.encode("the cat [MASK]\n", {.parse_special = true}),
+              ElementsAre(1, 4, 5, 6, 8, 6, 2));
+  const Encoding pair = tokenizer.encode_pair("the", "cat");
+  EXPECT_THAT(pair.ids, ElementsAre(1, 4, 2, 5, 2));
+  EXPECT_THAT(pair.type_ids, ElementsAre(0, 0, 0, 1, 1));
+  write_file_atomically(folder / "config.json", R"({"model_type": "bert"})");
+  EXPECT_MESSAGE(Tokenizer::load(folder.path()), FormatError, "how bert uses it is not supported");
 }
 
 TEST(CharsMapTest, TheLongestEntryOrThatOfAGrapheme) {

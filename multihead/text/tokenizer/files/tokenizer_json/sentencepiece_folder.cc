@@ -75,6 +75,18 @@ std::string albert_json(const std::string& path, const Json& config) {
   return tokenizer_json_of(model);
 }
 
+// DeBERTa v2 and v3: [CLS] and [SEP] are among the pieces, [MASK] is behind them. How text is cleaned and cut,
+// overridden_json() knows.
+std::string deberta_json(const std::string& path) {
+  SentencePieceModel model = read_sentencepiece(path);
+  model.first = "[CLS]";
+  model.last = "[SEP]";
+  model.second_type = 1;
+  const auto is_mask = [](const SentencePiece& piece) { return piece.text == "[MASK]"; };
+  if (std::ranges::none_of(model.pieces, is_mask)) model.more_tokens = {"[MASK]"};
+  return tokenizer_json_of(model);
+}
+
 // Llama 2, Mistral, Gemma: <s> in front unless tokenizer_config.json says otherwise.
 std::string llama_json(const std::string& path, const Json& config) {
   SentencePieceModel model = read_sentencepiece(path);
@@ -135,6 +147,10 @@ std::string json_of_sentencepiece(const std::filesystem::path& folder) {
     if (config.find("tokenizer_class") != nullptr)
       check_type("tokenizer.model", {"Llama", "Gemma", "CodeLlama", "PreTrained", "TokenizersBackend"});
     return llama_json((folder / "tokenizer.model").string(), config);
+  }
+  if (holds("spm.model")) {
+    check_type("spm.model", {"DebertaV2", "deberta-v2"});
+    return deberta_json((folder / "spm.model").string());
   }
   const auto check_prefix = [&] {
     const Json* prefix = config.find("add_prefix_space");
