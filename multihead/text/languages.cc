@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 
 namespace multihead::text {
 namespace {
@@ -37,6 +38,23 @@ std::vector<int32_t> encode_in(const Tokenizer& tokenizer, std::string_view text
   return ids;
 }
 
+// Marian's, which a text begins with: ">>fra<<". An unknown one would be translated as text.
+void check_code(const Tokenizer& tokenizer, std::string_view text) {
+  const auto length_of_code = [](std::string_view token) {
+    const size_t end = token.starts_with(">>") ? token.find("<<", 2) : token.npos;
+    return end == token.npos ? 0 : end + 2;
+  };
+  const std::string code(text.substr(0, length_of_code(text)));
+  if (code.empty() || tokenizer.id(code)) return;
+  std::vector<std::string> known;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string& token = tokenizer.token(id);
+    if (length_of_code(token) == token.size() && !token.empty()) known.push_back(token);
+  }
+  MH_CHECK(known.empty(), ValueError, "the tokenizer has no language ", quote(code, 80), "; it has ",
+           Enumeration(known, 20));
+}
+
 }  // namespace
 
 int32_t language_token(const Tokenizer& tokenizer, const std::string& language) {
@@ -48,6 +66,7 @@ int32_t language_token(const Tokenizer& tokenizer, const std::string& language) 
 
 std::vector<int32_t> encode_source(const Tokenizer& tokenizer, std::string_view text, int32_t end,
                                    const std::string& language) {
+  check_code(tokenizer, text);
   if (!language.empty()) return encode_in(tokenizer, text, end, language);
   const bool has_place = language_of_template(tokenizer, end).has_value();
   return encode_in(tokenizer, text, end, has_place ? tokenizer.source_language() : "");

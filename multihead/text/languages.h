@@ -15,7 +15,7 @@ int32_t language_token(const Tokenizer& tokenizer, const std::string& language);
 
 /// A text to be translated, with its end. Where the template names a language, `language`, or the "src_lang" of
 /// tokenizer_config.json, takes its place. Throws ValueError: a language that the tokenizer or its template has no
-/// place for; what Tokenizer::encode throws.
+/// place for, the text begins with a code (">>fra<<") that is none of Marian's; what Tokenizer::encode throws.
 std::vector<int32_t> encode_source(const Tokenizer& tokenizer, std::string_view text, int32_t end,
                                    const std::string& language = {});
 

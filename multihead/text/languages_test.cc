@@ -18,7 +18,7 @@ Tokenizer tokenizer(const std::string& config, bool has_languages = true) {
       R"({"version": "1.0",
           "added_tokens": [{"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true},
                            {"id": 2, "content": "en_XX", "special": true}, {"id": 3, "content": "fr_XX", "special": true},
-                           {"id": 4, "content": "<pad>", "special": true}],
+                           {"id": 4, "content": "<pad>", "special": true}, {"id": 7, "content": ">>fra<<", "special": false}],
           "post_processor": {"type": "TemplateProcessing",
             "single": [{"Sequence": {"id": "A", "type_id": 0}}, )" +
           (has_languages ? language : "") + R"({"SpecialToken": {"id": "</s>", "type_id": 0}}],
@@ -49,6 +49,13 @@ TEST(LanguagesTest, OthersHaveNone) {
   EXPECT_THAT(encode_target(one, "ab", 1), ElementsAre(5, 6, 1));
   EXPECT_MESSAGE(encode_source(one, "ab", 1, "fr_XX"), ValueError,
                  "template has no place for the language \"fr_XX\"");
+}
+
+TEST(LanguagesTest, ATextMayBeginWithAKnownCodeAlone) {
+  const Tokenizer one = tokenizer("", false);
+  EXPECT_THAT(encode_source(one, ">>fra<<ab", 1), ElementsAre(7, 5, 6, 1));
+  EXPECT_MESSAGE(encode_source(one, ">>deu<<ab", 1), ValueError,
+                 "the tokenizer has no language \">>deu<<\"; it has >>fra<<");
 }
 
 TEST(LanguagesTest, OnlyALanguageIsOne) {
