@@ -88,7 +88,9 @@ ConfigKeys<C> keys() {
         {"local_rope_theta", {}, {}, row_of(&C::local_rotary_base)},
         // The file counts both sides of the window.
         {"local_attention",
-         [](Reader& r, const std::string& key, C& c) { c.window = r.integer_or(key, 128, kSize) / 2; },
+         [](Reader& r, const std::string& key, C& c) {
+           c.window = r.integer_or(key, 128, {.min = 2, .max = kSize.max}) / 2;
+         },
          [](const C& c, const std::string& key, Json& json) { json[key] = 2 * c.window; },
          row_of(&C::window)}},
        head_keys("ModernBert"),
