@@ -106,6 +106,7 @@
 #include "multihead/text/corpus/token_file.h"
 #include "multihead/text/grammar/byte_dfa.h"
 #include "multihead/text/grammar/language.h"
+#include "multihead/text/languages.h"
 #include "multihead/text/tokenizer/files/gguf.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 

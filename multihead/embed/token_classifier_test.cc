@@ -101,7 +101,8 @@ TEST(TokenClassifierTest, WordsOfColumnsEndAtSpacesAlone) {
   const auto places = [&](const std::string& text, bool at_spaces) {
     Words found;
     const EntityOptions options = {.aggregation = Aggregation::first, .words_end_at_spaces = at_spaces};
-    for (const Entity& e : t.entities(std::span(&text, 1), options)[0])
+    const auto all = t.entities(std::span(&text, 1), options);
+    for (const Entity& e : all[0])
       found.push_back(concat(e.label, ":", text.substr(e.place.begin, e.place.end - e.place.begin)));
     return found;
   };
