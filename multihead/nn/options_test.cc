@@ -365,7 +365,7 @@ constexpr bool is_type_of_an_option = std::apply(
 struct AnyOption {
   template <class T>
   requires is_type_of_an_option<T>
-  operator T() const;  // NOLINT(google-explicit-constructor)
+  operator T() const { return {}; }  // NOLINT(google-explicit-constructor)
 };
 
 // As many as AttentionOptions has fields, from its first on to one of a type that no option has.
