@@ -190,12 +190,10 @@ std::vector<Entity> TokenClassifier::entities_of(const text::Encoding& encoding,
   std::vector<Piece> pieces;
   for (size_t t = 0; t < encoding.ids.size(); ++t, scores += labels) {
     if (encoding.sequence_ids[t] < 0) continue;  // the template's
-    Offsets place = encoding.offsets[t];
-    bool continues = goes_on(tokenizer_, encoding.ids[t], text, place);
-    if (options.words_end_at_spaces) {
-      place = word_around(text, place);
-      continues = !pieces.empty() && pieces.back().place == place;
-    }
+    const bool at_spaces = options.words_end_at_spaces;
+    const Offsets token = encoding.offsets[t], place = at_spaces ? word_around(text, token) : token;
+    const bool continues = at_spaces ? !pieces.empty() && pieces.back().place == place
+                                     : goes_on(tokenizer_, encoding.ids[t], text, token);
     pieces.push_back({{scores, scores + labels}, place, continues});
   }
   if (options.aggregation > Aggregation::simple) pieces = words_of(pieces, options.aggregation);

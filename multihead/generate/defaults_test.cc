@@ -54,6 +54,8 @@ TEST(DefaultsTest, ASearchIsAsTheFolderWantsIt) {
   EXPECT_EQ(options.suppress, (std::vector<std::vector<int32_t>>{{10}, {4, 5}}));
   EXPECT_TRUE(options.renormalize && options.free_forced_end && options.stop_early);
   EXPECT_EQ(options.first_token, 5);
+  apply({.min_length = 12, .min_new_tokens = 4}, model(), options);
+  EXPECT_EQ(options.min_length, 4);
   EXPECT_THAT(error_of({.forced_bos_token_id = 11}, BeamOptions(), model()), HasSubstr("outside the vocab"));
   EXPECT_THAT(error_of({.never_stops_early = true}, BeamOptions(), model()), HasSubstr("early_stopping"));
   EXPECT_THAT(error_of({.forced_eos_token_id = 4}, BeamOptions(), model()), HasSubstr("must be 3"));

@@ -1,7 +1,6 @@
 #include "multihead/text/languages.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/enumeration-inl.h"
@@ -18,24 +17,10 @@ bool may_be_language(const Tokenizer& tokenizer, int32_t id) {
   return tokenizer.is_special(id) && !has_role && !token.starts_with('<') && !token.starts_with('[');
 }
 
-// The language that the template puts around a text.
-std::optional<int32_t> language_of_template(const Tokenizer& tokenizer, int32_t end) {
-  const std::vector<int32_t> frame = tokenizer.encode("");
-  const auto named =
-      std::ranges::find_if(frame, [&](int32_t id) { return id != end && may_be_language(tokenizer, id); });
-  return named != frame.end() ? std::optional(*named) : std::nullopt;
-}
-
-std::vector<int32_t> encode_in(const Tokenizer& tokenizer, std::string_view text, int32_t end,
-                               const std::string& language) {
-  std::vector<int32_t> ids = tokenizer.encode(text, {.end = end});
-  if (language.empty()) return ids;
-  const int32_t wanted = language_token(tokenizer, language);
-  const std::optional<int32_t> named = language_of_template(tokenizer, end);
-  MH_CHECK(named.has_value(), ValueError, "the tokenizer's template has no place for the language ",
-           quote(language, 80));
-  *std::ranges::find(ids, *named) = wanted;
-  return ids;
+// Where the template put a language. A text has none: special tokens in it are plain characters.
+std::vector<int32_t>::iterator language_in(std::vector<int32_t>& ids, const Tokenizer& tokenizer,
+                                           int32_t end) {
+  return std::ranges::find_if(ids, [&](int32_t id) { return id != end && may_be_language(tokenizer, id); });
 }
 
 // Marian's, which a text begins with: ">>fra<<". An unknown one would be translated as text.
@@ -67,19 +52,28 @@ int32_t language_token(const Tokenizer& tokenizer, const std::string& language) 
 std::vector<int32_t> encode_source(const Tokenizer& tokenizer, std::string_view text, int32_t end,
                                    const std::string& language) {
   check_code(tokenizer, text);
-  if (!language.empty()) return encode_in(tokenizer, text, end, language);
-  const bool has_place = language_of_template(tokenizer, end).has_value();
-  return encode_in(tokenizer, text, end, has_place ? tokenizer.source_language() : "");
+  std::vector<int32_t> ids = tokenizer.encode(text, {.end = end});
+  const std::string& wanted = language.empty() ? tokenizer.source_language() : language;
+  if (wanted.empty()) return ids;
+  const auto named = language_in(ids, tokenizer, end);
+  if (named == ids.end() && language.empty()) return ids;
+  const int32_t id = language_token(tokenizer, wanted);
+  MH_CHECK(named != ids.end(), ValueError, "the tokenizer's template has no place for the language ",
+           quote(language, 80));
+  *named = id;
+  return ids;
 }
 
 std::vector<int32_t> encode_target(const Tokenizer& tokenizer, std::string_view text, int32_t end) {
-  const std::optional<int32_t> named = language_of_template(tokenizer, end);
-  if (!named) return tokenizer.encode(text, {.end = end});
-  MH_CHECK(!tokenizer.target_language().empty(), ValueError, "the tokenizer puts the language ",
-           tokenizer.token(*named),
+  std::vector<int32_t> ids = tokenizer.encode(text, {.end = end});
+  const auto named = language_in(ids, tokenizer, end);
+  if (named == ids.end()) return ids;
+  const std::string& wanted = tokenizer.target_language();
+  MH_CHECK(!wanted.empty(), ValueError, "the tokenizer puts the language ", tokenizer.token(*named),
            " around every text, and nothing says which one translations have: set "
            "\"tgt_lang\" in tokenizer_config.json");
-  return encode_in(tokenizer, text, end, tokenizer.target_language());
+  *named = language_token(tokenizer, wanted);
+  return ids;
 }
 
 }  // namespace multihead::text

@@ -36,9 +36,15 @@ std::vector<ExtraTensor> extras(const C& c) {
   return list;
 }
 
+// The padding token has no position.
+C settle(C c, const io::SafetensorsFile& file) {
+  MH_CHECK(c.pad_id != c.eos_id && c.pad_id != c.decoder_start_id, FormatError, file.path(),
+           ": in its config.json, pad_token_id ", c.pad_id,
+           " is eos_token_id or decoder_start_token_id, too");
+  return c;
+}
+
 void complete(const C& c, io::TensorMap& tensors) {
-  MH_CHECK(c.pad_id != c.eos_id && c.pad_id != c.decoder_start_id, FormatError, "config.json: pad_token_id ",
-           c.pad_id, " is eos_token_id or decoder_start_token_id, too: padding has no position");
   if (!c.tie_output) tensors[bart::kSource] = tensors[bart::kTarget] = tensors.at(bart::kShared);
 }
 
@@ -52,7 +58,8 @@ Family<C> m2m100() {
                       .map = bart::weight_map,
                       .prefix = "model.",
                       .extras = extras,
-                      .complete = complete};
+                      .complete = complete,
+                      .settle = settle};
   C& c = family.defaults;
   c.sinusoid_layout = nn::SinusoidLayout::tensor2tensor;
   c.norm_first = c.final_norm = true;

@@ -103,6 +103,16 @@ TEST(Seq2SeqFamiliesTest, PaddingWithinATextIsRefusedByM2m100) {
             f.model.encode({bare, {}}).to_vector<float>());
 }
 
+TEST(Seq2SeqFamiliesTest, PaddingThatIsM2m100sEndIsRefused) {
+  const fs::path folder = fs::temp_directory_path() / concat("multihead_m2m100_", ::getpid());
+  fs::copy(kFixtures / "m2m100", folder);
+  Json config = io::load_json((folder / "config.json").string());
+  config["pad_token_id"] = config.at("eos_token_id");
+  io::save_json((folder / "config.json").string(), config);
+  EXPECT_MESSAGE(load_seq2seq(folder.string()), FormatError, "pad_token_id 0 is eos_token_id");
+  fs::remove_all(folder);
+}
+
 TEST(Seq2SeqFamiliesTest, FamiliesAreWrittenAsTheyWereRead) {
   for (const std::string name : kNames) {
     Fixture f(name);

@@ -78,16 +78,6 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
   return {read_file(file), file};
 }
 
-// "model_type" of config.json; empty: there is none.
-std::string model_type_of(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "config.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
-  const Json json = Json::parse(read_file(path.string()), path.string());
-  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
-  return type != nullptr && type->is_string() ? type->as_string() : "";
-}
-
 std::shared_ptr<Model> read_model(std::string_view json, const std::string& name,
                                   BytePairs* pairs = nullptr) {
   auto model = std::make_shared<Model>();
@@ -105,6 +95,15 @@ std::shared_ptr<Model> read_model(std::string_view json, const std::string& name
 }
 
 }  // namespace
+
+std::string model_type_of(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const Json json = Json::parse(read_file(path.string()), path.string());
+  const Json* type = json.is_object() ? json.find("model_type") : nullptr;
+  return type != nullptr && type->is_string() ? type->as_string() : "";
+}
 
 Tokenizer Model::of(BytePairs pairs, std::string_view rules, std::string whole, std::string_view config) {
   const std::shared_ptr<Model> model = read_model(rules, "tokenizer.json", &pairs);

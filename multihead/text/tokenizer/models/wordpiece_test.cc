@@ -67,6 +67,13 @@ TEST(WordPieceTest, EveryTokenOfEsmIsFoundInTheText) {
               ::testing::ThrowsMessage<FormatError>(HasSubstr("<mask>")));
 }
 
+TEST(WordPieceTest, MpnetsFrameIsRefused) {
+  const VocabularyFolder folder("<s>\n</s>\n[UNK]\na", R"({"tokenizer_class": "MPNetTokenizer"})");
+  EXPECT_THAT(
+      [&] { Tokenizer::load(folder.path); },
+      ::testing::ThrowsMessage<FormatError>(HasSubstr("how MPNetTokenizer frames texts is not supported")));
+}
+
 TEST(WordPieceTest, TheConfigSaysHowTextIsCleaned) {
   const Tokenizer t = small_tokenizer(R"({"do_lower_case": false, "tokenize_chinese_chars": false})");
   EXPECT_THAT(t.encode("AFF aff", {.add_template = false}), ElementsAre(1, 8));

@@ -1,6 +1,7 @@
 // Settings of tokenizer_config.json that override the tokenizer.json beside it. Private to text/.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -14,5 +15,8 @@ namespace multihead::text {
 /// config.json; empty: there is none. Throws FormatError.
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
                                            const std::string& model_type);
+
+/// "model_type" of a folder's config.json; empty: there is none. Throws IoError, FormatError.
+std::string model_type_of(const std::filesystem::path& folder);
 
 }  // namespace multihead::text

@@ -4,6 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/sentencepiece_model-inl.h"
 
 namespace multihead::text {
@@ -109,16 +110,10 @@ std::string llama_json(const std::string& path, const Json& config) {
 std::string class_of(const std::filesystem::path& folder, const Json& config) {
   const Json* name = config.find("tokenizer_class");
   if (name != nullptr && name->is_string()) return name->as_string();
-  std::error_code ignored;
-  const std::filesystem::path path = folder / "config.json";
-  if (!std::filesystem::exists(path, ignored)) return {};
-  const Json model = Json::parse(read_file(path.string()), path.string());
-  const Json* kind = model.find("model_type");
-  if (kind == nullptr) return {};
   static const std::map<std::string, std::string> kClasses = {
       {"albert", "Albert"}, {"camembert", "Camembert"},       {"xlm-roberta", "XLMRoberta"},
       {"t5", "T5"},         {"xlm-roberta-xl", "XLMRoberta"}, {"mt5", "MT5"}};
-  const std::string type = kind->is_string() ? kind->as_string() : "";
+  const std::string type = model_type_of(folder);
   const auto found = kClasses.find(type);
   return found != kClasses.end() ? found->second : type;
 }
