@@ -57,6 +57,10 @@ TEST(OverridesTest, BertsCleaningIsThatOfTheConfig) {
   EXPECT_THAT(bert_ids(true, R"({"do_lower_case": false})", "distilbert"), as_given);
   EXPECT_THAT(bert_ids(false, R"({"tokenizer_class": "PreTrainedTokenizerFast"})"), as_given);
   EXPECT_THAT(bert_ids(false, R"({"tokenizer_class": "BertTokenizer"})", "modernbert"), as_given);
+  // A folder without the file is read as with an empty one, if the kind of model is known.
+  const Files alone = {{"tokenizer.json", bert_json(false)}, {"config.json", R"({"model_type": "bert"})"}};
+  EXPECT_THAT(loaded(alone).encode("The"), ElementsAre(2, 5, 3));
+  EXPECT_THAT(loaded({{"tokenizer.json", bert_json(false)}}).encode("The"), ElementsAre(2, 6, 3));
 }
 
 TEST(OverridesTest, DebertasSpacesAreThoseOfItsClass) {
@@ -134,6 +138,35 @@ TEST(OverridesTest, TemplatesHaveTheTokensOfTheConfig) {
       loaded({{"tokenizer.json", json.dump()},
               {"tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer", "cls_token": "#"})"}});
   EXPECT_THAT(roberta.encode(""), ElementsAre(roberta.id("#"), 2));
+}
+
+// Unigram pieces that `model_type` reads with `config`; the file's template is [CLS] ... [SEP], it cleans nothing.
+std::vector<int32_t> unigram_ids(const std::string& model_type, const std::string& config,
+                                 const std::string& text) {
+  constexpr const char* kJson =
+      R"({"model": {"type": "Unigram", "unk_id": 1, "vocab": [["<pad>", 0], ["<unk>", 0],
+      ["[CLS]", 0], ["[SEP]", 0], ["<s>", 0], ["</s>", 0], ["\u2581a", -1], ["\u2581A", -1], ["\u2581\u00e9", -1],
+      ["\u2581e", -1], ["a", -2], ["A", -2], ["\u00e9", -2], ["e", -2], ["\"", -2], ["\u2581", -3]]},
+      "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true},
+      "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}})";
+  return loaded({{"tokenizer.json", kJson},
+                 {"tokenizer_config.json", config},
+                 {"config.json", R"({"model_type": ")" + model_type + "\"}"}})
+      .encode(text);
+}
+
+TEST(OverridesTest, ClassesOfSentencePieceMakeTheirSteps) {
+  EXPECT_THAT(unigram_ids("albert", "{}", "A\n\u00e9 a''"), ElementsAre(2, 6, 9, 6, 14, 3));
+  EXPECT_THAT(unigram_ids("albert", R"({"do_lower_case": false})", "A \u00e9"), ElementsAre(2, 7, 9, 3));
+  EXPECT_THAT(unigram_ids("albert", R"({"keep_accents": true})", "A \u00e9"), ElementsAre(2, 6, 8, 3));
+  EXPECT_THAT(unigram_ids("albert", R"({"add_prefix_space": false})", "A \u00e9"), ElementsAre(2, 10, 13, 3));
+  for (const char* type : {"xlm-roberta", "camembert"}) {
+    EXPECT_THAT(unigram_ids(type, "{}", "A\n\u00e9"), ElementsAre(4, 7, 8, 5)) << type;
+    EXPECT_THAT(unigram_ids(type, R"({"add_prefix_space": false})", "A \u00e9"), ElementsAre(4, 11, 12, 5));
+    EXPECT_THAT(unigram_ids(type, R"({"bos_token": "a", "cls_token": "e"})", "A"), ElementsAre(10, 7, 5));
+  }
+  EXPECT_THAT(unigram_ids("deberta-v2", R"({"cls_token": "a", "sep_token": "</s>"})", "A"),
+              ElementsAre(10, 7, 5));
 }
 
 TEST(OverridesTest, TokensNamedInAnObjectAreSpecialToo) {

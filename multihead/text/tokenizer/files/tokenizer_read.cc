@@ -138,14 +138,13 @@ Tokenizer Tokenizer::load(const std::string& name) {
   }
   const auto& [json, file] = json_of_folder(path);
   std::shared_ptr<Model> model = read_model(json, file);
-  if (const auto config = path / "tokenizer_config.json"; std::filesystem::exists(config, ignored)) {
-    const std::string text = read_file(config.string());
-    const Json settings = Json::parse(text, config.string());
-    if (const auto other = overridden_json(*model, settings, model_type_of(path))) {
-      model = read_model(*other, file);
-    }
-    read_config(text, *model, config.string());
-  }
+  const auto config = path / "tokenizer_config.json";
+  const bool has_config = std::filesystem::exists(config, ignored);
+  const std::string text = has_config ? read_file(config.string()) : "{}";
+  const Json settings = Json::parse(text, config.string());
+  if (const auto other = overridden_json(*model, settings, model_type_of(path)))
+    model = read_model(*other, file);
+  if (has_config) read_config(text, *model, config.string());
   read_chat_template_file(path, *model);
   return Tokenizer(model);
 }

@@ -111,8 +111,12 @@ TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
                  "how mbart uses it is not supported");
   EXPECT_MESSAGE(of_kind("spiece.model", "pegasus", "{}"), FormatError,
                  "how pegasus uses it is not supported");
-  EXPECT_MESSAGE(of_kind("sentencepiece.bpe.model", "xlm-roberta", R"({"add_prefix_space": false})"),
-                 FormatError, "add_prefix_space false is not supported");
+  const auto first = [&](const char* config) {
+    const Tokenizer xlm = of_kind("sentencepiece.bpe.model", "xlm-roberta", config);
+    return xlm.token(xlm.encode("the", {.add_template = false}).front());
+  };
+  EXPECT_THAT(first("{}"), ::testing::StartsWith("\u2581"));
+  EXPECT_THAT(first(R"({"add_prefix_space": false})"), ::testing::Not(::testing::StartsWith("\u2581")));
 }
 
 // A .model file of these pieces, as protobuf writes it.

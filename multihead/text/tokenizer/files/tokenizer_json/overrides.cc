@@ -22,6 +22,8 @@ constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Long
                                       "roberta",  "bart",    "longformer", "led",        "mvp",
                                       "gpt_neox", "gpt_neo", "codegen",    "opt",        "blenderbot"};
 constexpr const char* kSpacing[] = {"DebertaV2", "deberta-v2"};
+constexpr const char* kPieces[] = {"XLMRoberta",     "Camembert",          "Albert", "xlm-roberta",
+                                   "xlm-roberta-xl", "jina_embeddings_v3", "albert", "camembert"};
 // Here the class is known to be wrong, and tokenizer.json counts.
 constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder", "phi3", "minicpm3"};
 
@@ -59,6 +61,11 @@ bool sets_no_prefix(const Json& config, const std::string& of) {
   return (of == "Llama" || of == "llama") && setting(config, "add_prefix_space", nullptr) == Json(false);
 }
 
+Json metaspace(const char* scheme) {
+  return Json::object(
+      {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", true}});
+}
+
 // DeBERTa's: white space made one space, then words with a space before each.
 bool override_spacing(Json& root, const Json& config) {
   std::vector<Json> steps, cuts;
@@ -72,12 +79,44 @@ bool override_spacing(Json& root, const Json& config) {
     cuts.push_back(Json::object({{"type", "Punctuation"}, {"behavior", "Isolated"}}));
   }
   const bool always = setting(config, "add_prefix_space", true) == Json(true);
-  cuts.push_back(Json::object({{"type", "Metaspace"},
-                               {"replacement", "▁"},
-                               {"prepend_scheme", always ? "always" : "first"},
-                               {"split", true}}));
+  cuts.push_back(metaspace(always ? "always" : "first"));
   const bool has_other_steps = replace(root, "normalizer", sequence("normalizers", std::move(steps)));
   return replace(root, "pre_tokenizer", sequence("pretokenizers", std::move(cuts))) || has_other_steps;
+}
+
+// SentencePiece's map of characters in the file's normalizer; null: it has none.
+Json charsmap_of(const Json& root) {
+  const Json& normalizer = Reader::member(root, "normalizer");
+  const Json& steps = Reader::member(normalizer, "normalizers");
+  for (const Json& step : steps.is_array() ? steps.items() : std::span(&normalizer, 1))
+    if (Reader::is_type(step, "Precompiled")) return step;
+  return nullptr;
+}
+
+// What ALBERT does before the map of characters: quotation marks, accents and capitals.
+std::vector<Json> albert_steps(const Json& config) {
+  std::vector<Json> steps;
+  const auto step = [&](const char* type) { steps.push_back(Json::object({{"type", type}})); };
+  for (const char* quotes : {"``", "''"}) {
+    steps.push_back(Json::object(
+        {{"type", "Replace"}, {"pattern", Json::object({{"String", quotes}})}, {"content", "\""}}));
+  }
+  if (setting(config, "keep_accents", false) == Json(false)) step("NFKD"), step("StripAccents");
+  if (setting(config, "do_lower_case", true) == Json(true)) step("Lowercase");
+  return steps;
+}
+
+bool is_albert(const std::string& of) { return of == "Albert" || of == "albert"; }
+
+// XLM-R's and its like: the map of characters, words at white space, then a space before each.
+bool override_pieces(Json& root, const Json& config, const std::string& of) {
+  std::vector<Json> steps = is_albert(of) ? albert_steps(config) : std::vector<Json>();
+  if (Json charsmap = charsmap_of(root); !charsmap.is_null()) steps.push_back(std::move(charsmap));
+  const Json space = metaspace(setting(config, "add_prefix_space", true) == Json(true) ? "always" : "never");
+  const bool has_other_steps = replace(root, "normalizer", sequence("normalizers", std::move(steps)));
+  const bool has_other_cuts = replace(
+      root, "pre_tokenizer", sequence("pretokenizers", {Json::object({{"type", "WhitespaceSplit"}}), space}));
+  return replace(root, "decoder", space) || has_other_cuts || has_other_steps;
 }
 
 // Llama's without a space in front.
@@ -92,6 +131,7 @@ void override_prefix(Json& root) {
 
 bool override_steps(Json& root, const Json& config, const std::string& of) {
   if (holds(kSpacing, of)) return override_spacing(root, config);
+  if (holds(kPieces, of)) return override_pieces(root, config, of);
   if (sets_no_prefix(config, of)) return override_prefix(root), true;
   const Json& normalizer = Reader::member(root, "normalizer");
   if (holds(kCleaning, of) && Reader::is_type(normalizer, "BertNormalizer")) {
@@ -171,31 +211,51 @@ bool add_tokens(Json& root, const Tokenizer::Model& model, const Json& config) {
   return added.size() > before;
 }
 
-// [name, id] of the token that the config gives a role, else of the one that has it.
+// [name, id] of the token that the config gives a role, else of `missing`; null: there is none.
 Json named(const Json& root, const Tokenizer::Model& model, const Json& config, const char* role,
-           int32_t id) {
+           const std::string& missing) {
   const Json& given = Reader::member(config, role);
-  const Json& content = given.is_object() ? Reader::member(given, "content") : given;
-  if (!content.is_string() || content == "")
-    return std::vector<Json>{model.tokens[static_cast<size_t>(id)], id};
+  Json content = given.is_object() ? Reader::member(given, "content") : given;
+  if (!content.is_string() || content == "") content = missing;
   for (const Json& token : root.at("added_tokens").items())
     if (token.at("content") == content) return std::vector<Json>{content, token.at("id")};
-  return std::vector<Json>{content, model.find(content.as_string())};
+  const int32_t id = model.find(content.as_string());
+  return id < 0 ? Json(nullptr) : Json(std::vector<Json>{content, id});
 }
 
-// BERT's and RoBERTa's template has the tokens that the config names.
-bool override_template(Json& root, const Tokenizer::Model& model, const Json& config, const std::string& of) {
+// The tokens around every text as a class makes them, whatever the file says: which roles have them, what these
+// are where the config does not say, and whether RoBERTa's pairs (two ends between the texts, one type) are made.
+struct Frame {
+  std::string begin_role, end_role, begin, end;
+  bool is_roberta = false;
+};
+
+std::optional<Frame> frame_of(const Json& root, const Tokenizer::Model& model, const std::string& of) {
+  if (is_albert(of)) return std::nullopt;
+  if (holds(kSpacing, of)) return Frame{"cls_token", "sep_token", "[CLS]", "[SEP]"};
+  if (holds(kPieces, of)) return Frame{"bos_token", "eos_token", "<s>", "</s>", true};
+  // Of BERT's and RoBERTa's, files whose template is theirs.
   const std::vector<TemplateItem>&one = model.single, &two = model.pair;
   const bool is_one = one.size() == 3 && one[1].text == 0 && one[0].type_id == 0;
+  const bool is_roberta = Reader::is_type(Reader::member(root, "post_processor"), "RobertaProcessing");
+  const bool is_bert = two.size() == 5 && two[3].text == 1 && two[3].type_id == 1;
+  const bool may_be_roberta = of == "Roberta" || of == "roberta" || of == "MPNet" || of == "mpnet";
+  if (!is_one || !((holds(kCleaning, of) && is_bert) || (may_be_roberta && is_roberta))) return std::nullopt;
+  const auto token = [&](size_t i) { return model.tokens[static_cast<size_t>(one[i].id)]; };
+  return Frame{"cls_token", "sep_token", token(0), token(2), is_roberta};
+}
+
+bool override_template(Json& root, const Tokenizer::Model& model, const Json& config, const std::string& of) {
+  const std::optional<Frame> frame = frame_of(root, model, of);
+  if (!frame) return false;
+  const Json cls = named(root, model, config, frame->begin_role.c_str(), frame->begin),
+             sep = named(root, model, config, frame->end_role.c_str(), frame->end);
+  if (cls.is_null() || sep.is_null()) return false;
   const Json& post = Reader::member(root, "post_processor");
   const bool is_roberta = Reader::is_type(post, "RobertaProcessing");
-  const bool is_bert = two.size() == 5 && two[3].text == 1 && two[3].type_id == 1;
-  if (!is_one || !(holds(kCleaning, of) ? is_bert : (of == "Roberta" || of == "roberta") && is_roberta))
-    return false;
-  const Json cls = named(root, model, config, "cls_token", one[0].id),
-             sep = named(root, model, config, "sep_token", one[2].id);
-  if (cls.at(1) == Json(one[0].id) && sep.at(1) == Json(one[2].id)) return false;
-  Json step = is_roberta ? post : Json::object({{"type", "BertProcessing"}});
+  Json step = Json::object({{"type", "BertProcessing"}});
+  if (frame->is_roberta) step = Json::object({{"type", "RobertaProcessing"}, {"trim_offsets", false}});
+  if (frame->is_roberta && is_roberta) step = post;
   step["cls"] = cls, step["sep"] = sep;
   return replace(root, "post_processor", std::move(step));
 }
@@ -213,7 +273,7 @@ std::optional<std::string> overridden_json(const Tokenizer::Model& model, const 
                                                [&](const AddedToken& a) { return content == a.content; });
   });
   if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of) && !holds(kSpacing, of) &&
-      !sets_no_prefix(config, of))
+      !holds(kPieces, of) && !sets_no_prefix(config, of))
     return std::nullopt;
   Json root = Json::parse(model.source, "tokenizer.json");
   const bool has_other_steps = override_steps(root, config, of);

@@ -56,28 +56,16 @@ std::string camembert_json(const std::string& path) {
   return tokenizer_json_of(model);
 }
 
-// ALBERT: quotation marks, accents and capitals first; [CLS] and [SEP] are among the pieces.
-std::string albert_json(const std::string& path, const Json& config) {
+// ALBERT: [CLS] and [SEP] are among the pieces. How text is cleaned and cut, overridden_json() knows.
+std::string albert_json(const std::string& path) {
   SentencePieceModel model = read_sentencepiece(path);
-  const auto flag = [&](const char* key, bool missing) {
-    const Json* value = config.find(key);
-    return value != nullptr && value->is_bool() ? value->as_bool() : missing;
-  };
-  const auto step = [&](const char* type) { model.first_steps.push_back(Json::object({{"type", type}})); };
-  for (const char* quotes : {"``", "''"}) {
-    model.first_steps.push_back(Json::object(
-        {{"type", "Replace"}, {"pattern", Json::object({{"String", quotes}})}, {"content", "\""}}));
-  }
-  if (!flag("keep_accents", false)) step("NFKD"), step("StripAccents");
-  if (flag("do_lower_case", true)) step("Lowercase");
   model.first = "[CLS]";
   model.last = "[SEP]";
   model.second_type = 1;
   return tokenizer_json_of(model);
 }
 
-// DeBERTa v2 and v3: [CLS] and [SEP] are among the pieces, [MASK] is behind them. How text is cleaned and cut,
-// overridden_json() knows.
+// DeBERTa v2 and v3: as ALBERT, with [MASK] behind the pieces.
 std::string deberta_json(const std::string& path) {
   SentencePieceModel model = read_sentencepiece(path);
   model.first = "[CLS]";
@@ -147,21 +135,13 @@ std::string json_of_sentencepiece(const std::filesystem::path& folder) {
     check_type("spm.model", {"DebertaV2", "deberta-v2"});
     return deberta_json((folder / "spm.model").string());
   }
-  const auto check_prefix = [&] {
-    const Json* prefix = config.find("add_prefix_space");
-    MH_CHECK(
-        prefix == nullptr || *prefix != Json(false), FormatError, (folder / "tokenizer_config.json").string(),
-        ": add_prefix_space false is not supported without a tokenizer.json; write one with transformers");
-  };
   if (holds("spiece.model")) {
     check_type("spiece.model", {"T5", "MT5", "Albert"});
     if (!is_a("Albert")) return t5_json((folder / "spiece.model").string(), config);
-    check_prefix();
-    return albert_json((folder / "spiece.model").string(), config);
+    return albert_json((folder / "spiece.model").string());
   }
   if (holds("sentencepiece.bpe.model")) {
     check_type("sentencepiece.bpe.model", {"XLMRoberta", "Camembert"});
-    check_prefix();
     if (is_a("Camembert")) return camembert_json((folder / "sentencepiece.bpe.model").string());
     return xlm_roberta_json((folder / "sentencepiece.bpe.model").string());
   }

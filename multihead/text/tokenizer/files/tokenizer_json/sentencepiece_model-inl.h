@@ -36,7 +36,6 @@ struct SentencePieceModel {
   std::string second = {};                    ///< before the second text of a pair, instead of `first`
   int second_type = 0;                        ///< type id of the second text of a pair
   std::vector<std::string> more_tokens = {};  ///< ids after the pieces
-  std::vector<Json> first_steps = {};         ///< what the normalizer begins with
   /// Unigram: pieces that cut a text and have no id; they are unknown.
   std::vector<SentencePiece> without_id = {};
 };

@@ -212,7 +212,7 @@ Json typed(const char* type, const std::vector<std::pair<std::string, Json>>& me
 }
 
 Json normalizer_of(const SentencePieceModel& m) {
-  std::vector<Json> steps = m.first_steps;
+  std::vector<Json> steps;
   if (!m.charsmap.empty())
     steps.push_back(typed(
         "Precompiled", {{"precompiled_charsmap", to_base64(m.charsmap)}, {"longest", m.replaces_longest}}));
