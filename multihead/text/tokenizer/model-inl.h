@@ -153,7 +153,7 @@ inline Json json_of_special(int64_t id, const std::string& content) {
 }
 
 /// A "post_processor": `first` A `end`, and `first` A `end` B `end` with the type of B and its end. `tokens`: the
-/// template_token()s of both by name, maybe of others.
+/// template_token()s of both by name, maybe of others. An empty `first`: nothing.
 Json json_of_template(const std::string& first, const std::string& end, int second_type, const Json& tokens);
 Json template_token(const std::string& token, int64_t id);
 
@@ -166,6 +166,9 @@ std::string json_of_words(const std::vector<std::string>& tokens, const Json& no
                           const BertTokens& special = {});
 /// A folder's vocab.txt as tokenizer.json. Throws IoError, FormatError.
 std::string json_of_vocab_txt(const std::filesystem::path& folder);
+/// The tokenizer.json of a folder whose configuration names ByT5's tokenizer; empty: it does not. Throws IoError,
+/// FormatError.
+std::string json_of_byt5(const std::filesystem::path& folder);
 
 /// The tokenizer in a GGUF file. Throws IoError, FormatError.
 Tokenizer load_gguf_tokenizer(const std::string& path);

@@ -5,9 +5,11 @@
 
 #include <map>
 
+#include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/json.h"
 #include "multihead/testing/files.h"
+#include "multihead/testing/matchers.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::text {
@@ -228,6 +230,24 @@ TEST(OverridesTest, LlamasPrefixIsThatOfTheConfig) {
   EXPECT_THAT(with(kNone).encode("a a"), ElementsAre(2, 1, 2));
   EXPECT_EQ(with(kNone).decode(std::vector<int32_t>{1, 2}), " a");
   EXPECT_THAT(with(kNone, "phi3").encode("a a"), ElementsAre(1, 2, 1, 2));
+}
+
+TEST(ByT5Test, BytesAreTokens) {
+  const auto of = [](const std::string& config, const std::string& file = "tokenizer_config.json") {
+    return loaded({{file, config}});
+  };
+  const std::string name = R"({"tokenizer_class": "ByT5Tokenizer")";
+  const Tokenizer t = of(name + "}");
+  EXPECT_EQ(t.vocab_size(), 384);
+  EXPECT_THAT(t.encode("a\xC3\xA9\n"), ElementsAre(100, 198, 172, 13, 1));
+  EXPECT_THAT(t.encode("x </s> y<extra_id_3>", {.parse_special = true}), ElementsAre(123, 1, 124, 262, 1));
+  EXPECT_THAT(t.encode_pair("a", "b").ids, ElementsAre(100, 1, 101, 1));
+  EXPECT_THAT(t.encode_pair("a", "b").type_ids, ElementsAre(0, 0, 0, 0));
+  EXPECT_EQ(t.decode(t.encode("a\xC3\xA9\n"), {.skip_special = true}), "a\xC3\xA9\n");
+  EXPECT_EQ(Tokenizer::from_contents(t.to_json(), t.config_json()).encode("a"), t.encode("a"));
+  EXPECT_EQ(of(name + "}", "config.json").vocab_size(), 384);
+  EXPECT_EQ(of(name + R"(, "extra_ids": 0})").vocab_size(), 259);
+  EXPECT_MESSAGE(of(name + R"(, "extra_ids": -1})"), FormatError, "extra_ids must be in [0, 100000], got -1");
 }
 
 std::vector<int32_t> word_ids(const std::string& words, const std::string& config = "{}") {

@@ -68,7 +68,8 @@ std::pair<std::string, std::string> json_of_folder(const std::filesystem::path& 
   const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
   const std::string file = (folder / "tokenizer.json").string();
   if (!holds("tokenizer.json")) {
-    if (std::string json = json_of_sentencepiece(folder); !json.empty()) return {json, folder.string()};
+    for (const auto& source : {json_of_sentencepiece, json_of_byt5})
+      if (std::string json = source(folder); !json.empty()) return {json, folder.string()};
     if (holds("vocab.txt")) return {json_of_vocab_txt(folder), (folder / "vocab.txt").string()};
     MH_CHECK(!holds("vocab.json"), FormatError, folder.string(),
              ": has no tokenizer.json but vocab.json; write one with transformers: python3 -c \"import "

@@ -136,8 +136,10 @@ Json json_of_template(const std::string& first, const std::string& end, int seco
   const auto piece = [](const char* kind, const std::string& id, int type) {
     return Json::object({{kind, Json::object({{"id", id}, {"type_id", type}})}});
   };
-  const std::vector<Json> single = {piece("SpecialToken", first, 0), piece("Sequence", "A", 0),
-                                    piece("SpecialToken", end, 0)};
+  std::vector<Json> single;
+  if (!first.empty()) single.push_back(piece("SpecialToken", first, 0));
+  single.push_back(piece("Sequence", "A", 0));
+  single.push_back(piece("SpecialToken", end, 0));
   std::vector<Json> pair = single;
   pair.push_back(piece("Sequence", "B", second_type));
   pair.push_back(piece("SpecialToken", end, second_type));
