@@ -42,7 +42,7 @@ void Adam::update(const Update& u) {
            .beta1 = options_.beta1,
            .beta2 = options_.beta2,
            .eps = options_.eps,
-           .weight_decay = options_.weight_decay,
+           .weight_decay = decay_of(options_, u.index),
            .decoupled = false,
            .eps_hat = options_.eps_hat,
            .step = u.step,
@@ -54,14 +54,12 @@ AdamW::AdamW(ParameterList parameters, const AdamWOptions& options)
       options_(checked("AdamW", options)) {}
 
 void AdamW::update(const Update& u) {
-  const Tensor& parameter = parameters()[u.index].tensor;
-  const bool decays = options_.decay_vectors || parameter.rank() >= 2;
-  run_any(parameter, moment(0, u.index), moment(1, u.index),
+  run_any(parameters()[u.index].tensor, moment(0, u.index), moment(1, u.index),
           {.lr = u.lr,
            .beta1 = options_.beta1,
            .beta2 = options_.beta2,
            .eps = options_.eps,
-           .weight_decay = decays ? options_.weight_decay : 0,
+           .weight_decay = decay_of(options_, u.index),
            .decoupled = true,
            .eps_hat = options_.eps_hat,
            .step = u.step,

@@ -9,7 +9,8 @@ struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;  ///< added to the gradient (L2)
+  double weight_decay = 0;    ///< added to the gradient (L2)
+  bool decay_vectors = true;  ///< false: no decay of biases and norms (fewer than two axes)
   /// Adds eps to √v before the bias correction instead of after it: "eps hat" of the paper's section 2, as in
   /// labml.ai's Adam.
   bool eps_hat = false;

@@ -60,6 +60,11 @@ class Optimizer {
     double grad_scale;
   };
   virtual void update(const Update& update) = 0;
+  /// The weight decay of parameter `index`.
+  template <class Options>
+  double decay_of(const Options& options, size_t index) const {
+    return options.decay_vectors || parameters_[index].tensor.rank() >= 2 ? options.weight_decay : 0;
+  }
   /// Moment `which` (as in moment_names) of parameter `index`.
   const Tensor& moment(size_t which, size_t index) const { return moments_[which][index]; }
 

@@ -122,14 +122,28 @@ TEST(OptimizerTest, EpsHatStandsBeforeTheCorrection) {
 }
 
 TEST(OptimizerTest, VectorsNeedNotDecay) {
-  Tensor matrix = Tensor::ones({2, 3}), vector = Tensor::ones({5});
-  for (Tensor* t : {&matrix, &vector}) {
-    t->set_requires_grad();
-    t->set_grad(zeros_like(*t));
-  }
-  AdamW({matrix, vector}, {.lr = 0.5, .weight_decay = 0.5, .decay_vectors = false}).step();
-  EXPECT_EQ(matrix.data<float>()[0], 0.75f);
-  EXPECT_EQ(vector.data<float>()[0], 1.0f);
+  const auto after = [](auto step) {
+    Tensor matrix = Tensor::ones({2, 3}), vector = Tensor::ones({5});
+    for (Tensor* t : {&matrix, &vector}) {
+      t->set_requires_grad();
+      t->set_grad(zeros_like(*t));
+    }
+    step(ParameterList({matrix, vector}));
+    EXPECT_EQ(vector.data<float>()[0], 1.0f);
+    return matrix.data<float>()[0];
+  };
+  EXPECT_EQ(after([](const ParameterList& p) {
+              AdamW(p, {.lr = 0.5, .weight_decay = 0.5, .decay_vectors = false}).step();
+            }),
+            0.75f);
+  EXPECT_EQ(after([](const ParameterList& p) {
+              SGD(p, {.lr = 0.5, .weight_decay = 0.5, .decay_vectors = false}).step();
+            }),
+            0.75f);
+  EXPECT_NEAR(after([](const ParameterList& p) {
+                Adam(p, {.lr = 0.5, .weight_decay = 0.5, .decay_vectors = false}).step();
+              }),
+              0.5f, 1e-6);
 }
 
 struct Named {

@@ -28,7 +28,7 @@ void SGD::update(const Update& u) {
   const Tensor& parameter = parameters()[u.index].tensor;
   const kernels::SgdArgs args{.lr = u.lr,
                               .momentum = options_.momentum,
-                              .weight_decay = options_.weight_decay,
+                              .weight_decay = decay_of(options_, u.index),
                               .nesterov = options_.nesterov,
                               .first = u.step == 1,
                               .grad_scale = u.grad_scale};

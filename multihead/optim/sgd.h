@@ -8,7 +8,8 @@ namespace multihead::optim {
 struct SgdOptions {
   double lr = 1e-2;
   double momentum = 0;
-  double weight_decay = 0;  ///< added to the gradient (L2)
+  double weight_decay = 0;    ///< added to the gradient (L2)
+  bool decay_vectors = true;  ///< false: no decay of biases and norms (fewer than two axes)
   bool nesterov = false;
 };
 

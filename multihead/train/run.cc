@@ -121,10 +121,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                  const std::vector<nn::NamedTensor>& parameters) {
   if (s.optimizer == OptimizerChoice::sgd) {
     return std::make_unique<optim::SGD>(
-        parameters, optim::SgdOptions{.lr = s.lr, .momentum = s.momentum, .weight_decay = s.weight_decay});
+        parameters,
+        optim::SgdOptions{
+            .lr = s.lr, .momentum = s.momentum, .weight_decay = s.weight_decay, .decay_vectors = false});
   }
   const auto adam = [&](auto options) {
-    options.lr = s.lr, options.weight_decay = s.weight_decay;
+    options.lr = s.lr, options.weight_decay = s.weight_decay, options.decay_vectors = false;
     options.beta1 = s.beta1, options.beta2 = s.beta2;
     options.eps = s.eps, options.eps_hat = s.eps_hat;
     return options;
@@ -132,7 +134,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
   if (s.optimizer == OptimizerChoice::adam) {
     return std::make_unique<optim::Adam>(parameters, adam(optim::AdamOptions{}));
   }
-  return std::make_unique<optim::AdamW>(parameters, adam(optim::AdamWOptions{.decay_vectors = false}));
+  return std::make_unique<optim::AdamW>(parameters, adam(optim::AdamWOptions{}));
 }
 
 TrainingMemory training_memory(const TrainingSettings& s, int64_t weights, int ranks) {

@@ -3390,7 +3390,7 @@ class Adam(Optimizer):
     is corrected as one of that many steps.
     """
 
-    def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, eps_hat: bool = False) -> None: ...
+    def __init__(self, parameters: Any, *, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decay_vectors: bool = True, eps_hat: bool = False) -> None: ...
 
 class AdamW(Optimizer):
     """
@@ -3402,7 +3402,7 @@ class AdamW(Optimizer):
 class SGD(Optimizer):
     """As torch.optim.SGD."""
 
-    def __init__(self, parameters: Any, *, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None: ...
+    def __init__(self, parameters: Any, *, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0, decay_vectors: bool = True, nesterov: bool = False) -> None: ...
 
 def learning_rate(step: int, *, kind: str = 'constant', lr: float = 0.001, warmup_steps: int = 0, total_steps: int = 0, final_ratio: float = 0.0, embed_dim: int = 0, decay_share: float = 0.2) -> float:
     """

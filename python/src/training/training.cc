@@ -62,11 +62,12 @@ void bind_optimizers(nb::module_& m) {
       .def(
           "__init__",
           [](optim::Adam* self, nb::handle parameters, double lr, double beta1, double beta2, double eps,
-             double weight_decay, bool eps_hat) {
-            new (self) optim::Adam(to_parameters(parameters), {lr, beta1, beta2, eps, weight_decay, eps_hat});
+             double weight_decay, bool decay_vectors, bool eps_hat) {
+            new (self) optim::Adam(to_parameters(parameters),
+                                   {lr, beta1, beta2, eps, weight_decay, decay_vectors, eps_hat});
           },
           "parameters"_a, nb::kw_only(), "lr"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
-          "weight_decay"_a = 0.0, "eps_hat"_a = false);
+          "weight_decay"_a = 0.0, "decay_vectors"_a = true, "eps_hat"_a = false);
   nb::class_<optim::AdamW, Optimizer>(
       m, "AdamW", "As torch.optim.AdamW, but with one count of steps for all parameters, as Adam.")
       .def(
@@ -82,11 +83,12 @@ void bind_optimizers(nb::module_& m) {
       .def(
           "__init__",
           [](optim::SGD* self, nb::handle parameters, double lr, double momentum, double weight_decay,
-             bool nesterov) {
-            new (self) optim::SGD(to_parameters(parameters), {lr, momentum, weight_decay, nesterov});
+             bool decay_vectors, bool nesterov) {
+            new (self)
+                optim::SGD(to_parameters(parameters), {lr, momentum, weight_decay, decay_vectors, nesterov});
           },
           "parameters"_a, nb::kw_only(), "lr"_a = 1e-2, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
-          "nesterov"_a = false);
+          "decay_vectors"_a = true, "nesterov"_a = false);
   m.def(
       "learning_rate",
       [](int64_t step, const std::string& kind, double lr, int64_t warmup_steps, int64_t total_steps,
