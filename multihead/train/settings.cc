@@ -122,6 +122,7 @@ void set_fine_tuning(TrainingSettings& s) {
   s.optimizer = OptimizerChoice::adamw, s.schedule = optim::ScheduleKind::linear;
   s.steps = 0, s.length = {}, s.lr = 0, s.warmup_steps = -1, s.eval_every = -1;
   s.final_ratio = 0, s.beta1 = 0.9, s.beta2 = 0.999, s.eps = 1e-8, s.weight_decay = 0.01, s.clip = 1;
+  s.label_smoothing = 0;
 }
 
 void set_new(TrainingSettings& s, int64_t steps) {

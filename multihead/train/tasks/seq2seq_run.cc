@@ -77,14 +77,18 @@ PairTokens special_tokens(const PairTokenizers& tokenizers) {
   return target;
 }
 
+// Whether the model is that of a folder, which says what its special tokens are; a new one takes the tokenizers'.
+bool is_known(const models::Seq2SeqConfig& model) { return model.source_vocab_size > 0; }
+
 models::Seq2SeqConfig model_config(const Seq2SeqSettings& settings, const Seq2SeqData& data) {
   models::Seq2SeqConfig c = settings.model;
-  c.source_vocab_size = data.tokenizers.source.vocab_size();
-  c.target_vocab_size = data.tokenizers.target.vocab_size();
-  c.share_embeddings = data.tokenizers.shared;
-  c.pad_id = data.special.pad;
-  c.eos_id = data.special.eos;
-  c.decoder_start_id = data.special.pad;
+  if (!is_known(c)) {
+    c.share_embeddings = data.tokenizers.shared;
+    c.pad_id = c.decoder_start_id = data.special.pad;
+    c.eos_id = data.special.eos;
+  }
+  c.source_vocab_size = std::max(c.source_vocab_size, int64_t{data.tokenizers.source.vocab_size()});
+  c.target_vocab_size = std::max(c.target_vocab_size, int64_t{data.tokenizers.target.vocab_size()});
   return models::resolved(c);
 }
 
@@ -143,7 +147,10 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
                                  const Seq2SeqSettings& settings, const PairTokenizers* tokenizers) {
   MH_CHECK(!training.source.empty(), ValueError, "train: no sentence pairs to train on");
   Seq2SeqData data{tokenizers != nullptr ? *tokenizers : train_tokenizers(training, settings), {}, {}, {}, 0};
-  data.special = special_tokens(data.tokenizers);
+  const models::Seq2SeqConfig& m = settings.model;
+  data.special =
+      is_known(m) ? PairTokens{.pad = static_cast<int32_t>(m.pad_id), .eos = static_cast<int32_t>(m.eos_id)}
+                  : special_tokens(data.tokenizers);
   data.training = encode_pairs(training, data.tokenizers.source, data.tokenizers.target, data.special);
   data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
   data.left_out = drop_long(data.training, settings.max_tokens);
@@ -325,6 +332,7 @@ void start_from(Seq2SeqSettings& settings, const std::string& init) {
   settings.model = models::load_seq2seq(init).config();
   set_fine_tuning(settings);
   settings.average = 1;
+  settings.max_tokens = std::min(settings.max_tokens, settings.model.max_positions);
 }
 
 Seq2SeqSummary train_seq2seq(const Seq2SeqRun& run) { return train_task<Seq2SeqTask>(run); }

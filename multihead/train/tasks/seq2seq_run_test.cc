@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/models/files/hugging_face.h"
 
@@ -101,6 +102,36 @@ TEST_F(Seq2SeqRunTest, ARunLeavesAModelThatLoadsAndIsWhatItMeasured) {
   for (const char* file : {"metrics.jsonl", "summary.json", "train_config.json", "tokenizer.json"}) {
     EXPECT_TRUE(fs::exists(root_ / "a" / file)) << file;
   }
+}
+
+// As BART's, whose decoder starts with another token than padding, with more rows than its tokenizer has tokens.
+TEST_F(Seq2SeqRunTest, FineTuningKeepsTheModelsSpecialTokens) {
+  train_seq2seq(run("a"));
+  const std::string from = (root_ / "from").string();
+  models::Seq2SeqConfig config = models::load_seq2seq((root_ / "a").string()).config();
+  config.source_vocab_size = config.target_vocab_size = config.source_vocab_size + 3;
+  config.decoder_start_id = config.source_vocab_size - 1;
+  Rng rng(3);
+  models::Seq2Seq model(config, rng);
+  models::save_seq2seq(model, from);
+  for (const auto& [file, text] : pair_tokenizer_files(load_pair_tokenizers((root_ / "a").string())))
+    write_file_atomically(fs::path(from) / file, text);
+
+  Seq2SeqRun tuned = run("tuned", {});
+  tuned.init = from;
+  start_from(tuned.settings, from);
+  EXPECT_EQ(tuned.settings.max_tokens, 32);
+  EXPECT_EQ(tuned.settings.label_smoothing, 0);
+  tuned.settings.steps = 2;
+  const Seq2SeqSummary summary = train_seq2seq(tuned);
+  const LoadedTranslator before = load_translator(from);
+  const auto pairs =
+      encode_pairs(text::read_pairs(root_ / "valid.tsv"), before.tokenizers.source, before.tokenizers.target,
+                   {.pad = static_cast<int32_t>(config.pad_id), .eos = static_cast<int32_t>(config.eos_id)});
+  EXPECT_NEAR(summary.progress.first_loss, evaluate(before.model, pairs).loss(), 1e-6);
+  const models::Seq2SeqConfig after = load_translator((root_ / "tuned").string()).model.config();
+  EXPECT_EQ(after.decoder_start_id, config.decoder_start_id);
+  EXPECT_EQ(after.target_vocab_size, config.target_vocab_size);
 }
 
 TEST_F(Seq2SeqRunTest, AnInterruptedRunGoesOnBitForBit) {

@@ -46,6 +46,7 @@ std::vector<Field> fields(Seq2SeqSettings& s) {
        "average this many of the last checkpoints, unless the best one has a lower loss (1: the best one)",
        &s.average, 1});
   note_with_init(list, "average", "1");
+  note_with_init(list, "max-tokens", "128, or the model's limit if that is less");
   list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
   add_training_fields(list, s);
   add_report_fields(list, s);
