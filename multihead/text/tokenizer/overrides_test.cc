@@ -171,6 +171,24 @@ TEST(OverridesTest, ClassesOfSentencePieceMakeTheirSteps) {
               ElementsAre(10, 7, 5));
 }
 
+TEST(OverridesTest, ClassesSayWhetherIdsHaveTypes) {
+  const std::string json = bert_json(true);
+  const auto last_type = [&](const std::string& config, const std::string& model = "bert") {
+    const Files files = {{"tokenizer.json", json},
+                         {"tokenizer_config.json", config},
+                         {"config.json", R"({"model_type": ")" + model + "\"}"}};
+    return loaded(files).encode_pair("the", "cat").type_ids.back();
+  };
+  EXPECT_EQ(last_type("{}"), 1);
+  EXPECT_EQ(last_type("{}", "unknown"), 0);
+  EXPECT_EQ(loaded({{"tokenizer.json", json}}).encode_pair("the", "cat").type_ids.back(), 1);
+  for (const auto& [name, type] :
+       {std::pair("BertTokenizer", 1), {"TokenizersBackend", 0}, {"DistilBertTokenizer", 0}})
+    EXPECT_EQ(last_type(R"({"tokenizer_class": ")" + std::string(name) + "\"}"), type) << name;
+  EXPECT_EQ(last_type(R"({"tokenizer_class": "TokenizersBackend", "model_input_names": ["token_type_ids"]})"),
+            1);
+}
+
 TEST(OverridesTest, TokensNamedInAnObjectAreSpecialToo) {
   const std::string json = Tokenizer::train_bpe("it is it is", {.vocab_size = 262}).to_json();
   const Tokenizer t =

@@ -140,12 +140,13 @@ Tokenizer Tokenizer::load(const std::string& name) {
   const auto& [json, file] = json_of_folder(path);
   std::shared_ptr<Model> model = read_model(json, file);
   const auto config = path / "tokenizer_config.json";
-  const bool has_config = std::filesystem::exists(config, ignored);
-  const std::string text = has_config ? read_file(config.string()) : "{}";
+  const std::string text = std::filesystem::exists(config, ignored) ? read_file(config.string()) : "{}";
+  const std::string type = model_type_of(path);
   const Json settings = Json::parse(text, config.string());
-  if (const auto other = overridden_json(*model, settings, model_type_of(path)))
-    model = read_model(*other, file);
-  if (has_config) read_config(text, *model, config.string());
+  if (const auto other = overridden_json(*model, settings, type)) model = read_model(*other, file);
+  read_config(text, *model, config.string());
+  if (!Reader::member(settings, "model_input_names").is_array())
+    model->lacks_types = model->has_types() && !class_gives_types(settings, type);
   read_chat_template_file(path, *model);
   return Tokenizer(model);
 }

@@ -16,6 +16,10 @@ namespace multihead::text {
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
                                            const std::string& model_type);
 
+/// Whether ids come with the number of their text where tokenizer_config.json has no model_input_names: by the class.
+/// Bare files do.
+bool class_gives_types(const Json& config, const std::string& model_type);
+
 /// "model_type" of a folder's config.json; empty: there is none. Throws IoError, FormatError.
 std::string model_type_of(const std::filesystem::path& folder);
 

@@ -24,6 +24,11 @@ constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Long
 constexpr const char* kSpacing[] = {"DebertaV2", "deberta-v2"};
 constexpr const char* kPieces[] = {"XLMRoberta",     "Camembert",          "Albert", "xlm-roberta",
                                    "xlm-roberta-xl", "jina_embeddings_v3", "albert", "camembert"};
+// Whose model_input_names have token_type_ids where the config does not say.
+constexpr const char* kTyped[] = {"Bert",       "Electra",    "MobileBert",    "ConvBert",    "SqueezeBert",
+                                  "LayoutLM",   "Deberta",    "DebertaV2",     "bert",        "distilbert",
+                                  "electra",    "mobilebert", "convbert",      "squeezebert", "layoutlm",
+                                  "nomic_bert", "ernie",      "megatron-bert", "deberta",     "deberta-v2"};
 // Here the class is known to be wrong, and tokenizer.json counts.
 constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder", "phi3", "minicpm3"};
 
@@ -37,7 +42,8 @@ std::string class_of(const Json& config, const std::string& model_type) {
   const Json& name = Reader::member(config, "tokenizer_class");
   if (!name.is_string()) return model_type;
   const std::string text = name.as_string();
-  return text.substr(0, text.rfind("Tokenizer"));
+  const size_t end = text.rfind("Tokenizer");
+  return end == 0 ? text : text.substr(0, end);  // TokenizersBackend
 }
 
 Json setting(const Json& config, const char* key, const Json& missing) {
@@ -261,6 +267,11 @@ bool override_template(Json& root, const Tokenizer::Model& model, const Json& co
 }
 
 }  // namespace
+
+bool class_gives_types(const Json& config, const std::string& model_type) {
+  const std::string of = class_of(config, model_type);
+  return of.empty() || holds(kTyped, of);
+}
 
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
                                            const std::string& model_type) {
