@@ -70,6 +70,11 @@ TEST(ImageClassifierTest, StepsItLacksAreRefusedByName) {
   EXPECT_EQ(error_with("do_center_crop", false), "accepted");
   EXPECT_THAT(error_with("size", 14), HasSubstr("\"size\" must be {\"height\":12,\"width\":12}"));
   EXPECT_THAT(error_with("do_center_crop", true), HasSubstr("do_center_crop"));
+  EXPECT_THAT(error_with("image_processor_type", "DeiTImageProcessor"),
+              HasSubstr("true, the default of the class, is not"));
+  EXPECT_THAT(error_with("image_processor_type", "BeitImageProcessor"),
+              HasSubstr("\"BeitImageProcessor\" is not supported"));
+  EXPECT_EQ(error_with("image_processor_type", "SiglipImageProcessorFast"), "accepted");
   EXPECT_THAT(error_with("image_mean", Json(std::vector<Json>{0.5})), HasSubstr("a list of 3 numbers"));
   EXPECT_THAT(error_with("image_std", Json(std::vector<Json>{0, 1, 1})), HasSubstr("image_std"));
   fs::remove(folder / "preprocessor_config.json");

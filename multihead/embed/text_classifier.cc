@@ -10,6 +10,7 @@
 #include "multihead/embed/batches-inl.h"
 #include "multihead/embed/classifiers-inl.h"
 #include "multihead/embed/modules/folder-inl.h"
+#include "multihead/embed/modules/modules-inl.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/ops/shape.h"
@@ -37,6 +38,13 @@ std::optional<bool> read_sigmoid(const std::string& folder) {
 }
 
 }  // namespace
+
+std::string pair_prompt(const std::string& folder) {
+  const Json config = detail::read_json(folder, "config_sentence_transformers.json");
+  const Json* type = detail::find_value(config, "model_type");
+  if (type == nullptr || *type != Json("CrossEncoder")) return {};
+  return detail::read_prompts(folder, {"CrossEncoder"}).resolve("TextClassifier", {}, "");
+}
 
 bool has_linear_head(const std::string& folder) {
   const Json modules = detail::read_json(folder, "modules.json"),
@@ -100,6 +108,7 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
   TextClassifier loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length);
   loaded.text_length_ = detail::read_tokenizer_length(folder, loaded.encoder_.config().context);
   loaded.sigmoid_ = read_sigmoid(folder);
+  loaded.prompt_ = pair_prompt(folder);
   return loaded;
 }
 
@@ -151,7 +160,8 @@ Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOpt
   const bool has_types = encoder_.config().token_types > 1;
   return logits(std::ssize(pairs), max_length_, options, [&](int64_t i, size_t limit) {
     const auto& [first, second] = pairs[static_cast<size_t>(i)];
-    text::Encoding pair = tokenizer_.encode_pair(first, second, {.parse_special = true, .max_length = limit});
+    text::Encoding pair =
+        tokenizer_.encode_pair(prompt_ + first, second, {.parse_special = true, .max_length = limit});
     if (!has_types) pair.type_ids.clear();
     return pair;
   });

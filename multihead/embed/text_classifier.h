@@ -36,7 +36,8 @@ class TextClassifier {
   /// max_length: tokens of a text that are read; 0: the model's context.
   TextClassifier(models::Encoder encoder, text::Tokenizer tokenizer, int64_t max_length = 0);
 
-  /// n texts, or pairs in one sequence -> [n, num_labels()] f32.
+  /// n texts, or pairs in one sequence -> [n, num_labels()] f32. Pairs begin with the default prompt of a
+  /// CrossEncoder's folder, as in its predict().
   Tensor logits(std::span<const std::string> texts, const ClassifyOptions& options = {}) const;
   Tensor logits(std::span<const TextPair> pairs, const ClassifyOptions& options = {}) const;
 
@@ -67,12 +68,16 @@ class TextClassifier {
   int64_t max_length_ = 0;
   int64_t text_length_ = 0;  // of single texts: sentence_bert_config.json is about pairs
   std::optional<bool> sigmoid_;
+  std::string prompt_;                       // of pairs
   std::optional<SentenceEncoder> embedder_;  // whose vectors are the logits
   int64_t num_labels_ = 0;
   models::ProblemType problem_type_ = models::ProblemType::unstated;
   std::vector<std::string> labels_;
 };
 
+/// The default prompt of a folder of sentence-transformers' CrossEncoder, which the first text of every pair begins
+/// with; empty: there is none. Throws IoError, FormatError.
+std::string pair_prompt(const std::string& folder);
 /// Whether TextClassifier::load() reads the folder.
 bool is_text_classifier(const std::string& folder);
 /// Whether a folder of sentence-transformers ends with a Dense module whose vectors are the logits of

@@ -70,6 +70,11 @@ TEST(TextClassifierTest, AFolderLimitsTextsAndSaysWhatAScoreIs) {
   EXPECT_FALSE(load_with(own, R"({"activation_fn": "torch.nn.modules.linear.Identity"})").has_sigmoid());
   EXPECT_TRUE(load_with(own, R"({"activation_fn": "torch.nn.modules.activation.Sigmoid"})").has_sigmoid());
   EXPECT_THROW(load_with(own, R"({"activation_fn": "torch.nn.modules.activation.Tanh"})"), FormatError);
+  const char* prompts =
+      R"({"model_type": "CrossEncoder", "prompts": {"q": "the cat "}, "default_prompt_name": "q"})";
+  const std::vector<TextPair> with = {{"the cat mat", pair[0].second}};
+  EXPECT_EQ(load_with(own, prompts).logits(pair).to_vector<float>(), limited.logits(with).to_vector<float>());
+  EXPECT_EQ(pair_prompt(folder), "the cat ");
   std::filesystem::remove_all(folder);
 }
 

@@ -63,7 +63,13 @@ ReadPng png_reader() {
       module_function(paths.front(), kReadPng));
 }
 
-Image read_png(std::string_view bytes, const std::string& path) {
+// A colour of this opacity over white, as PIL's alpha_composite() rounds it.
+uint8_t over_white(uint8_t colour, uint8_t alpha) {
+  const uint32_t sum = (colour * alpha + 255U * (255U - alpha) + 128U) << 7U;
+  return static_cast<uint8_t>((((sum >> 8U) + sum) >> 8U) >> 7U);
+}
+
+Image read_png(std::string_view bytes, const std::string& path, bool on_white) {
   static const ReadPng read = png_reader();
   Image image;
   std::vector<uint8_t> rows;
@@ -76,7 +82,8 @@ Image read_png(std::string_view bytes, const std::string& path) {
   read({bytes, room}, problem);
   if (!problem.empty()) bad_image(path, printable(problem));
   for (size_t i = 0; i < rows.size(); i += 4)
-    image.pixels.insert(image.pixels.end(), &rows[i], &rows[i] + 3);  // without alpha
+    for (size_t c = i; c < i + 3; ++c)
+      image.pixels.push_back(on_white ? over_white(rows[c], rows[i + 3]) : rows[c]);
   return image;
 }
 
@@ -146,13 +153,13 @@ void resample_line(const uint8_t* in, uint8_t* out, const std::vector<Taps>& tap
 
 }  // namespace
 
-Image read_image(const std::string& path, int64_t channels) {
+Image read_image(const std::string& path, int64_t channels, bool on_white) {
   MH_CHECK(channels == 3 || channels == 1, ValueError, "files have 3 channels or 1, the model takes ",
            channels);
   const std::string bytes = read_file(path, uint64_t{1} << 28);
   const bool is_png = bytes.starts_with(kPng);
   if (!is_png && !bytes.starts_with("P6")) bad_image(path, "is neither PNG nor binary PPM (P6)");
-  Image image = is_png ? read_png(bytes, path) : read_ppm(bytes, path);
+  Image image = is_png ? read_png(bytes, path, on_white) : read_ppm(bytes, path);
   return channels == 1 ? grey(image) : image;
 }
 

@@ -13,9 +13,10 @@ struct Image {
   std::vector<uint8_t> pixels = {};
 };
 
-/// Reads a PNG or binary PPM (P6) of 8 bits a colour. Three channels: as PIL's "RGB", that is, without alpha; one: as
-/// its "L", the luma of ITU-R 601. Throws IoError, FormatError; ValueError (other channels, no module for PNG).
-Image read_image(const std::string& path, int64_t channels = 3);
+/// Reads a PNG or binary PPM (P6) of 8 bits a colour. Three channels: as PIL's "RGB", that is, without alpha, or
+/// blended with white; one: as its "L", the luma of ITU-R 601. Throws IoError, FormatError; ValueError (other channels,
+/// no module for PNG).
+Image read_image(const std::string& path, int64_t channels = 3, bool on_white = false);
 
 /// The image with other sides, bit for bit as PIL makes it: by a triangle (2, bilinear) or a cubic (3, bicubic) that
 /// is as wide as a pixel of the smaller image, along rows, then along columns; Pillow 13 takes upright images in the

@@ -61,6 +61,26 @@ TEST(ImageFileTest, ReadsPpmInColoursAndGrey) {
   EXPECT_THROW(read_image(file.string()), IoError);
 }
 
+// Three pixels of RGBA: opaque, of half opacity, clear. The numbers are Pillow's.
+TEST(ImageFileTest, TransparencyIsLeftOutOrBlendedWithWhite) {
+  constexpr unsigned char kFile[] = {
+      0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44, 0x52,
+      0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x01, 0x08, 0x06, 0x00, 0x00, 0x00, 0x1b, 0xe0, 0x14,
+      0xb4, 0x00, 0x00, 0x00, 0x13, 0x49, 0x44, 0x41, 0x54, 0x78, 0x9c, 0x63, 0x38, 0x91, 0xc2, 0xf0,
+      0x1f, 0x88, 0x1b, 0xb8, 0x44, 0xe4, 0x18, 0x00, 0x22, 0xcc, 0x04, 0x14, 0x89, 0x70, 0xfb, 0xb3,
+      0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
+  const fs::path file = fs::temp_directory_path() / concat("mh_image_", getpid(), ".png");
+  std::ofstream(file) << std::string(std::begin(kFile), std::end(kFile));
+  const auto pixels = [&](bool on_white) { return read_image(file.string(), 3, on_white).pixels; };
+  try {
+    EXPECT_THAT(pixels(false), ElementsAre(200, 100, 0, 200, 100, 0, 10, 20, 30));
+    EXPECT_THAT(pixels(true), ElementsAre(200, 100, 0, 227, 177, 127, 255, 255, 255));
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("libpng"));  // built without the module
+  }
+  fs::remove(file);
+}
+
 TEST(ImageFileTest, FoldersAreLabelsAndNothingElseIsPassedOver) {
   const fs::path root = fs::temp_directory_path() / concat("mh_labels_", getpid());
   const auto error = [&]() -> std::string {

@@ -34,6 +34,32 @@ void check_image_size(io::ConfigReader& reader, int64_t side) {
   }
 }
 
+// transformers' classes, by the beginning of their names, and what they do where the file does not say.
+struct Processor {
+  const char* name;
+  int64_t resample;
+  bool crops, converts;
+};
+constexpr Processor kProcessors[] = {{"ViT", 2, false, false},
+                                     {"Siglip", 3, false, true},
+                                     {"DeiT", 3, true, false},
+                                     {"CLIP", 3, true, true},
+                                     {"Bit", 3, true, true}};
+
+const Processor& processor_of(io::ConfigReader& reader) {
+  for (const char* key : {"image_processor_type", "feature_extractor_type"}) {
+    const std::string given = reader.string_or(key, "");
+    if (given.empty()) continue;
+    const std::string name =
+        given.substr(0, std::min(given.find("ImageProcessor"), given.find("FeatureExtractor")));
+    for (const Processor& one : kProcessors)
+      if (name == one.name) return one;
+    reader.fail(key,
+                concat(quote(given, 60), " is not supported: ViT's, Siglip's, DeiT's, CLIP's and Bit's are"));
+  }
+  return kProcessors[0];
+}
+
 Json list_of(const std::vector<double>& values) { return std::vector<Json>(values.begin(), values.end()); }
 
 }  // namespace
@@ -45,11 +71,13 @@ ImageScaling read_scaling(const std::string& folder, const models::ImageEncoderC
   io::ConfigReader reader(io::load_json(path), path);
   const io::NumberRange finite = {.min = -1e6, .max = 1e6},
                         positive = {.min = 0, .max = 1e6, .exclude_min = true};
+  const Processor& processor = processor_of(reader);
   const auto channels = static_cast<size_t>(config.channels);
   ImageScaling scaling = {.mean = std::vector<double>(channels, 0),
                           .deviation = std::vector<double>(channels, 1),
                           .resizes = reader.boolean_or("do_resize", true),
-                          .resample = reader.integer_or("resample", 2, {.min = 0, .max = 5})};
+                          .resample = reader.integer_or("resample", processor.resample, {.min = 0, .max = 5}),
+                          .on_white = reader.boolean_or("do_convert_rgb", processor.converts)};
   if (scaling.resizes) check_image_size(reader, config.image_size);
   scaling.rescale_factor =
       reader.boolean_or("do_rescale", true) ? reader.number_or("rescale_factor", 1.0 / 255, positive) : 1;
@@ -57,13 +85,16 @@ ImageScaling read_scaling(const std::string& folder, const models::ImageEncoderC
     scaling.mean = per_channel(reader, "image_mean", config.channels, finite);
     scaling.deviation = per_channel(reader, "image_std", config.channels, positive);
   }
-  for (const char* step : {"do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis",
-                           "do_reduce_labels", "do_flip_channel_order", "do_split_image"}) {
+  if (reader.boolean_or("do_center_crop", processor.crops))
+    reader.fail("do_center_crop",
+                concat("true", processor.crops ? ", the default of the class," : "", " is not supported"));
+  for (const char* step : {"do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels",
+                           "do_flip_channel_order", "do_split_image"}) {
     if (reader.boolean_or(step, false)) reader.fail(step, "true is not supported");
   }
-  reader.ignore({"size", "resample", "rescale_factor", "image_mean", "image_std", "do_convert_rgb",
-                 "image_processor_type", "feature_extractor_type", "processor_class", "data_format",
-                 "input_data_format", "default_to_square", "device", "disable_grouping", "return_tensors"});
+  reader.ignore({"size", "resample", "rescale_factor", "image_mean", "image_std", "processor_class",
+                 "data_format", "input_data_format", "default_to_square", "device", "disable_grouping",
+                 "return_tensors"});
   reader.refuse_unknown();
   return scaling;
 }
@@ -78,7 +109,8 @@ Json to_json(const ImageScaling& scaling, const models::ImageEncoderConfig& conf
                        {"rescale_factor", scaling.rescale_factor},
                        {"do_normalize", true},
                        {"image_mean", list_of(scaling.mean)},
-                       {"image_std", list_of(scaling.deviation)}});
+                       {"image_std", list_of(scaling.deviation)},
+                       {"do_convert_rgb", scaling.on_white}});
 }
 
 ImageScaling resolved(ImageScaling scaling, int64_t channels) {
@@ -108,7 +140,7 @@ void scale_pixels(Tensor& images, const ImageScaling& scaling) {
 
 Image read_image(const std::string& path, const ImageScaling& scaling,
                  const models::ImageEncoderConfig& config) {
-  Image image = read_image(path, config.channels);
+  Image image = read_image(path, config.channels, scaling.on_white);
   const int64_t side = config.image_size;
   if (image.height == side && image.width == side) return image;
   MH_CHECK(scaling.resizes, FormatError, quote(path), ": has ", image.width, "x", image.height,

@@ -19,6 +19,7 @@ struct ImageScaling {
   std::vector<double> mean = {}, deviation = {};  ///< of each channel; empty: .5, as ViT's
   bool resizes = true;                            ///< images of other sizes; else they are refused
   int64_t resample = 2;                           ///< by which filter, see resized()
+  bool on_white = false;  ///< transparent pixels are blended with white (do_convert_rgb)
 };
 
 /// Reads the file in `folder`. Throws IoError, FormatError (a step that we lack).

@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/threads/parallel.h"
+#include "multihead/embed/text_classifier.h"
 #include "multihead/io/directory.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/train/data/windows.h"
@@ -53,6 +54,10 @@ Encodings encode_pair_texts(const text::Tokenizer& tokenizer, const std::vector<
 }
 
 void start_from(EncoderSettings& settings, const std::string& init) {
+  MH_CHECK(embed::pair_prompt(init).empty(), ValueError, "train: --init ", init, " has a default prompt, ",
+           quote(embed::pair_prompt(init), 60),
+           ", which is not trained with; set default_prompt_name of its "
+           "config_sentence_transformers.json to null");
   settings.model = models::load_encoder(init).config();
   set_fine_tuning(settings);
   settings.max_length = std::min(settings.model.context, kReadTokens);
