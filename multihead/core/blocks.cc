@@ -80,11 +80,12 @@ BlockGroup nibbles(const uint8_t* from, int64_t) {
 
 float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
 
-// Four bits, rounded half up in f64.
-void put_nibbles(const float* from, float minimum, float scale, double half_step, uint8_t* to) {
-  const double factor = inverse(scale);
+// Four bits, rounded half up in T.
+template <class T>
+void put_nibbles(const float* from, T minimum, float scale, T half_step, uint8_t* to) {
+  const T factor = inverse(scale);
   const auto four = [&](float x) {
-    return static_cast<int>(std::clamp((static_cast<double>(x) - minimum) * factor + half_step, 0.0, 15.0));
+    return static_cast<int>(std::clamp((x - minimum) * factor + half_step, T{0}, T{15}));
   };
   for (int64_t i = 0; i < kSmallBlock / 2; ++i)
     to[i] = static_cast<uint8_t>(four(from[i]) | four(from[i + kSmallBlock / 2]) << 4);
@@ -97,7 +98,7 @@ void encode_q4_0(const float* from, int64_t blocks, uint8_t* to) {
       return std::fabs(x) < std::fabs(y);
     }) / -8;
     write(to, Float16(scale));
-    put_nibbles(from, 0, scale, 8.5, to + 2);
+    put_nibbles<double>(from, 0, scale, 8.5, to + 2);
   }
 }
 
@@ -107,7 +108,7 @@ void encode_q4_1(const float* from, int64_t blocks, uint8_t* to) {
     const float scale = (*most - *least) / 15;
     write(to, Float16(scale));
     write(to + 2, Float16(*least));
-    put_nibbles(from, *least, scale, 0.5, to + 4);
+    put_nibbles<float>(from, *least, scale, 0.5F, to + 4);
   }
 }
 

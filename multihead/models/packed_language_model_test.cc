@@ -6,11 +6,13 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/language_model.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/files.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::models {
 namespace {
@@ -157,22 +159,23 @@ TEST(PackedLanguageModelTest, SavesAndLoads) {
   }
 }
 
+std::vector<float> logits_of(const LanguageModel& model) { return model(tokens(2, 5)).to_vector<float>(); }
+
 TEST(PackedLanguageModelTest, PackedWhileReadIsPackedAfterwards) {
-  const auto bits = [](const LanguageModel& model) { return model(tokens(2, 5)).to_vector<float>(); };
   for (const LanguageModelConfig& config : configs()) {
     const TemporaryFolder folder;
     LanguageModel model = model_of(config);
     save_language_model(model, folder.path());
     const LanguageModel packed = load_language_model(folder.path(), {}, true);
     EXPECT_EQ(packed.packed_dtype(), WeightDtype::f32);
-    EXPECT_EQ(bits(packed), bits(model));
+    EXPECT_EQ(logits_of(packed), logits_of(model));
     EXPECT_FALSE(load_language_model(folder.path(), WeightDtype::f32).packed_dtype());
     for (const WeightDtype dtype : kPacked) {
       LanguageModel want = model_of(config);
       want.pack_weights(dtype);
       LanguageModel got = load_language_model(folder.path(), dtype);
       EXPECT_EQ(got.weight_bytes(), want.weight_bytes()) << kernels::name(dtype);
-      EXPECT_EQ(bits(got), bits(want)) << kernels::name(dtype);
+      EXPECT_EQ(logits_of(got), logits_of(want)) << kernels::name(dtype);
     }
   }
   LanguageModel llama = model_of(configs()[1]);
@@ -180,9 +183,24 @@ TEST(PackedLanguageModelTest, PackedWhileReadIsPackedAfterwards) {
   save_gguf(llama, folder / "m.gguf", "F32", {});
   const LanguageModel packed = load_language_model(folder / "m.gguf", {}, true);
   EXPECT_EQ(packed.packed_dtype(), WeightDtype::f32);
-  EXPECT_EQ(bits(packed), bits(llama));
+  EXPECT_EQ(logits_of(packed), logits_of(llama));
   llama.pack_weights(WeightDtype::q8);
-  EXPECT_EQ(bits(load_language_model(folder / "m.gguf", WeightDtype::q8, true)), bits(llama));
+  EXPECT_EQ(logits_of(load_language_model(folder / "m.gguf", WeightDtype::q8, true)), logits_of(llama));
+}
+
+TEST(PackedLanguageModelTest, GgufFilesHaveTheBiasesThatLlamaCppReads) {
+  LanguageModelConfig config = configs()[1];
+  config.attention_bias = config.out_bias = config.ffn_bias = true;
+  LanguageModel llama = model_of(config);
+  Rng rng(5);
+  for (const nn::NamedTensor& p : nn::named_parameters(llama))
+    if (p.name.ends_with("bias")) p.tensor.copy_from(randn(p.tensor.shape(), rng));
+  const TemporaryFolder folder;
+  save_gguf(llama, folder / "m.gguf", "F32", {});
+  EXPECT_EQ(logits_of(load_language_model(folder / "m.gguf", WeightDtype::f32)), logits_of(llama));
+  config.ffn_bias = false, config.qk_norm = true;
+  LanguageModel qwen3 = model_of(config);
+  EXPECT_MESSAGE(save_gguf(qwen3, folder / "q.gguf", "F32", {}), ValueError, "a qwen3 with attention_bias");
 }
 
 TEST(PackedLanguageModelTest, GgufFilesOfF16AreComputedAsTheyLieWithTheBitsOfF32) {

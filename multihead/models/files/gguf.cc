@@ -72,6 +72,8 @@ const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
              ValueError,
              "GGUF: scaled or partial rotary positions, windows and activations other than silu cannot be "
              "written");
+    MH_CHECK(family != "qwen3" || !config.attention_bias, ValueError,
+             "GGUF: a qwen3 with attention_bias cannot be written; llama.cpp reads none with biases");
     return architecture;
   }
   throw ValueError(concat("GGUF: models of the family ", quote(family),

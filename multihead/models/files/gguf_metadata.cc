@@ -97,7 +97,10 @@ class Metadata {
                               {"tie_word_embeddings", !file_.tensors().contains("output.weight")}});
     json["rope_theta"] = has("rope.freq_base") ? shortest("rope.freq_base") : Json(10000.0);
     if (Json scaling = rope_scaling(); !scaling.is_null()) json["rope_scaling"] = std::move(scaling);
-    if (architecture_.interleaved) json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
+    if (architecture_.interleaved) {
+      json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
+      json["mlp_bias"] = file_.tensors().contains("blk.0.ffn_down.bias");
+    }
     return architecture_.is_gemma ? gemma_config(json, head_dim) : json;
   }
 

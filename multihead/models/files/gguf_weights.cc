@@ -51,9 +51,9 @@ void check_gguf_size(const io::GgufFile& file, int64_t weights, bool as_stored) 
   int64_t numbers = 0;
   double bytes = 0;
   for (const auto& [name, tensor] : file.tensors()) {
-    if (tensor.type == nullptr) continue;
-    const double each = !as_stored || !is_matrix(name, tensor) ? 4 : is_half(*tensor.type) ? 2.25 : 1.25;
     numbers += tensor.numel();
+    if (tensor.type == nullptr) continue;  // refused by name when it is read
+    const double each = !as_stored || !is_matrix(name, tensor) ? 4 : is_half(*tensor.type) ? 2.25 : 1.25;
     bytes += each * static_cast<double>(tensor.numel());
   }
   MH_CHECK(weights <= numbers, FormatError, file.path(), ": the metadata needs at least ", weights,

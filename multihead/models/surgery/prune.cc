@@ -140,6 +140,9 @@ nn::MultiHeadAttentionOptions all_heads(const Config& c, int64_t kv_heads, int64
   return {.embed_dim = c.embed_dim, .num_heads = c.num_heads, .num_kv_heads = kv_heads, .head_dim = head_dim};
 }
 
+constexpr const char* kJointNorms =
+    "the norms of this model's queries and keys are over all heads, of which none can be removed";
+
 // Equal counts in all layers are a number of heads, unless ALiBi's slopes say which they are.
 void fold(LanguageModelConfig& c) {
   if (c.pruned_heads.empty() || c.positions == Positions::alibi) return;
@@ -159,6 +162,9 @@ LanguageModel prune(const LanguageModel& model, const Pruning& pruning) {
   MH_CHECK(pruning.cross.empty(), ValueError, "prune: a language model has no cross-attention");
   LanguageModelConfig c = model.config();
   check_plain_attention(c, "prune");
+  const auto removes = [](const std::vector<int64_t>& heads) { return !heads.empty(); };
+  MH_CHECK(!c.qk_norm_joint || std::ranges::none_of(pruning.heads, removes), ValueError,
+           "prune: ", kJointNorms);
   Changes changes;
   c.pruned_heads = cut_stack(changes, "", "self_attn", all_heads(c, c.num_kv_heads, c.head_dim),
                              c.pruned_heads, pruning.heads, c.num_layers);
@@ -190,6 +196,7 @@ Seq2Seq prune(const Seq2Seq& model, const Pruning& encoder, const Pruning& decod
 LanguageModel pool_kv_heads(const LanguageModel& model, int64_t num_kv_heads) {
   LanguageModelConfig c = model.config();
   check_plain_attention(c, "pool_kv_heads");
+  MH_CHECK(!c.qk_norm_joint, ValueError, "pool_kv_heads: ", kJointNorms);
   MH_CHECK(num_kv_heads > 0 && c.num_kv_heads % num_kv_heads == 0, ValueError,
            "pool_kv_heads: ", num_kv_heads, " heads of keys and values cannot come from ", c.num_kv_heads);
   MH_CHECK(c.pruned_heads.empty(), ValueError, "pool_kv_heads: the layers have different numbers of heads");

@@ -239,6 +239,13 @@ TEST(PruneTest, WhatCannotBePrunedIsNamed) {
       "whole groups");
   EXPECT_EQ(message({.units = {{0}, {1}}}), "prune: units of 2 of 3 layers");
   EXPECT_EQ(message({.units = {{0}, {1}, {20}}}), "prune: layer 2 has the units 0 to 19, got 20");
+  LanguageModelConfig joint = model.config();
+  joint.qk_norm = joint.qk_norm_joint = true, joint.num_kv_heads = 4, joint.norm = nn::NormKind::rms;
+  Rng rng(1);
+  const LanguageModel olmo2(joint, rng);
+  EXPECT_THROW(prune(olmo2, {.heads = {{0}}}), ValueError);
+  EXPECT_NO_THROW(prune(olmo2, {.units = {{0}, {1}, {2}}}));
+  EXPECT_THROW(pool_kv_heads(olmo2, 2), ValueError);
   LanguageModel packed = nn::clone(model);
   packed.pack_weights(nn::WeightDtype::int8);
   EXPECT_THROW(prune(packed, {.heads = {{0, 1}}}), ValueError);
