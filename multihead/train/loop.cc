@@ -88,7 +88,9 @@ Ending TrainLoop::lead() {
     evaluate();
     if (stopping_) ending = Ending::interrupted;
   }
-  if (saved_step_ != progress_.step) save(true);
+  // A run that ends with a model tries to keep that, where there is no room for the last checkpoint.
+  const bool must_save = ending == Ending::interrupted;
+  if (saved_step_ != progress_.step && (must_save || tried_step_ != progress_.step)) save(must_save);
   give(Order::end, static_cast<int64_t>(ending));
   return ending;
 }

@@ -235,7 +235,7 @@ class TrainLoop {
   Progress progress_;
   double kept_loss_ = std::numeric_limits<double>::quiet_NaN();
   bool keeps_best_ = false;  // the run ends with the weights of the best step, which are not the last
-  int64_t saved_step_ = -1;
+  int64_t saved_step_ = -1, tried_step_ = -1;
   int64_t evaluated_step_ = -1;
   double started_ = 0;                           // clock, less the seconds of earlier processes
   double window_loss_ = 0, window_seconds_ = 0;  // since the last report

@@ -160,6 +160,7 @@ optim::StateMap TrainLoop::optimizer_state() const {
 }
 
 void TrainLoop::save(bool must_succeed) {
+  tried_step_ = progress_.step;
   give(Order::save);
   io::CheckpointContents contents;
   task_.save(contents);

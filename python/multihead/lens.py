@@ -337,6 +337,8 @@ def integrated_gradients(model: Any, tokens: ArrayLike, metric: Callable[[Tensor
     tokens = _one(tokens)
     _, cache = run_with_cache(model.features, tokens, points="embed")
     own = np.asarray(cache["embed"])[0]
+    if model.token_embedding is None:
+        raise ValueError("integrated_gradients: packed weights carry no gradient; load the model with packed=False")
     if baseline is None:
         if model.config.embedding_norm:
             raise ValueError("integrated_gradients: this model normalises its embeddings; give a baseline")

@@ -221,6 +221,13 @@ def test_integrated_gradients_are_complete(model, tokens):
         lens.integrated_gradients(model, tokens[0], lambda logits: logits[0, -1, 7])
 
 
+def test_integrated_gradients_need_weights_with_gradients(model, tokens, tmp_path):
+    model.save(tmp_path)
+    packed = mh.models.LanguageModel.load(tmp_path, packed=True)
+    with pytest.raises(ValueError, match="packed=False"):
+        lens.integrated_gradients(packed, tokens[0], lambda logits: logits[:, -1, 7])
+
+
 def test_importance_is_the_gradient_of_gates(model, tokens):
     importance = lens.head_importance(model, tokens)
     np.testing.assert_allclose(np.linalg.norm(importance, axis=1), 1, atol=1e-6)
