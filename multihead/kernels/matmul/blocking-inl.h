@@ -23,7 +23,7 @@ template <class Real>
 inline constexpr int64_t kLine = 64 / sizeof(Real);  // words of a cache line
 inline constexpr int64_t kSerialFlops = 2'000'000;   // below, starting threads costs more than it saves
 inline constexpr int64_t kTasksPerThread = 4;
-inline constexpr int64_t kShortChunkFlops = 10'000'000;  // of a thread between the barriers of a short chunk
+inline constexpr int64_t kShortChunkFlops = 15'000'000;  // of a thread between the barriers of a short chunk
 inline constexpr int64_t kPackHere =
     1 << 15;  // floats of B that the caller packs alone rather than wait for others
 

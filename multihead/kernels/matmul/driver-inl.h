@@ -27,6 +27,7 @@
 #include <type_traits>
 
 #include "multihead/core/threads/parallel.h"
+#include "multihead/kernels/cpu/caches.h"
 #include "multihead/kernels/matmul/blocking-inl.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/matmul/epilogue_bf16-inl.h"
@@ -287,10 +288,12 @@ HWY_NOINLINE void MultiplyPanel(const Chunk<Engine>& chunk, const Task& task, co
   t.c_stride = rounds ? width * lanes : g.ldc;
   t.last_lanes = columns - (width - 1) * lanes;
   const bool packs_next = a.packed && panel + 1 == task.panel_end;
-  // Chain after chain of k down all rows: a panel's part of a chain (32 KiB) stays in L1, and C takes up one
-  // chain after the other anyway. Sums for a bf16 C are of all k, tile by tile. An A whose rows lie apart is
+  // Chain after chain of k down all rows: a panel's part of a chain (32 KiB) stays in an L1 that has room for
+  // more, and C takes up one chain after the other anyway; in an L1 of 32 KiB it would only be read again (Zen 4:
+  // NT 2048x768x256 .96, with AVX2 .95). Sums for a bf16 C are of all k, tile by tile. An A whose rows lie apart is
   // read along each of them (NN 1024x768x3072 would lose .06).
-  const bool by_chains = !rounds && (!a.row_major || chunk.size_k() <= 2 * kChain);
+  const bool by_chains =
+      !rounds && l1_data_bytes() > 1 << 15 && (!a.row_major || chunk.size_k() <= 2 * kChain);
   const int64_t step = by_chains ? kChain : chunk.size_k();
   for (int64_t k0 = 0; k0 < chunk.size_k(); k0 += step) {
     const bool last = k0 + step >= chunk.size_k();
@@ -345,8 +348,6 @@ struct Tasks {
     blocks = std::max<int64_t>((m + rows / 2) / rows, 1);
     if (threads == 1) return;
     const bool packs_again = chunk.g.ta == Transpose::yes && SharesSets(chunk.g);
-    // Squares of 16 are transposed at once.
-    if (chunk.g.ta == Transpose::yes) unit = 2 * kSliver;
     share_out(chunk.size_k(), rows, packs_again, threads);
   }
   int64_t count() const { return blocks * groups; }
@@ -356,17 +357,19 @@ struct Tasks {
   }
 
   // Whole slivers, for tiles of full height.
-  int64_t first_row(int64_t block) const { return block == blocks ? m : m / unit * block / blocks * unit; }
+  int64_t first_row(int64_t block) const {
+    return std::min(m, ceil_div(m, kSliver) * block / blocks * kSliver);
+  }
 
   int64_t m, panels;
-  int64_t blocks, groups = 1, unit = kSliver;
+  int64_t blocks, groups = 1;
 
  private:
   // The cut that ends first if the threads take its tasks in turns; among those nearly as good, that of most
   // tasks, so that a thread which is interrupted does not hold up the rest.
   void share_out(int64_t k, int64_t most_rows, bool packs_again, int threads) {
-    const int64_t units = std::max<int64_t>(m / unit, 1);
-    const int64_t highest = std::clamp<int64_t>(most_rows / unit, 1, units);
+    const int64_t units = ceil_div(m, kSliver);
+    const int64_t highest = std::clamp<int64_t>(most_rows / kSliver, 1, units);
     double least = 0;
     for (int64_t g = 1, width = 0; g <= panels; ++g) {
       if (ceil_div(panels, g) == width) continue;
@@ -384,11 +387,19 @@ struct Tasks {
     }
   }
 
+  // Rows of the highest of b blocks. The last has as many slivers as any, one of them perhaps not whole.
+  int64_t highest_of(int64_t b) const {
+    const int64_t slivers = ceil_div(m, kSliver), most = ceil_div(slivers, b) * kSliver;
+    const bool others_have_fewer = b == 1 || slivers % b == 1;
+    if (!others_have_fewer) return most;
+    return std::max(most - (slivers * kSliver - m), b == 1 ? 0 : slivers / b * kSliver);
+  }
+
   // In cycles of an AVX-512 core: tiles, panels of B read again by each block, rows of A packed again by each
   // group, and what a task costs in itself.
   double cost_of(int64_t b, int64_t g, int64_t k, bool packs_again, int threads) const {
     constexpr double kTile = 64 / 27.0, kPanel = 4, kPack = 0.27, kTask = 3000;
-    const auto rows = static_cast<double>(ceil_div(ceil_div(m, unit), b) * unit);
+    const auto rows = static_cast<double>(highest_of(b));
     const auto width = static_cast<double>(ceil_div(panels, g));
     const auto rounds = static_cast<double>(ceil_div(b * g, threads));
     const double of_k = rows * width * kTile + width * kPanel + (packs_again ? rows * kPack : 0);
