@@ -48,6 +48,7 @@ struct TemplateItem {
   int32_t id = -1;
   int text = -1;  ///< 0 or 1: the first or second text, instead of an id
   int32_t type_id = 0;
+  bool operator==(const TemplateItem&) const = default;
 };
 
 /// A vocabulary of byte pairs that stands beside its tokenizer.json: tokens by id, merges as "left right".

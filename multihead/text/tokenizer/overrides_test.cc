@@ -171,6 +171,28 @@ TEST(OverridesTest, ClassesOfSentencePieceMakeTheirSteps) {
               ElementsAre(10, 7, 5));
 }
 
+// Files that say what their class makes, in older words too, stay byte for byte.
+TEST(OverridesTest, FilesThatSayTheSameStayAsTheyAre) {
+  const std::string xlm = R"({"model": {"type": "Unigram", "unk_id": 3, "vocab": [["<s>", 0], ["<pad>", 0],
+      ["</s>", 0], ["<unk>", 0], ["\u2581", -1], ["a", -2]]}, "added_tokens": [], "normalizer": null,
+      "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
+          {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": true}]},
+      "decoder": {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": true},
+      "post_processor": {"type": "TemplateProcessing",
+          "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                     {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+          "pair": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                   {"SpecialToken": {"id": "</s>", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}},
+                   {"Sequence": {"id": "B", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+          "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]},
+                             "</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}}})";
+  for (const auto& [type, json] : {std::pair("xlm-roberta", xlm), {"bert", bert_json(true)}}) {
+    const Files files = {{"tokenizer.json", json},
+                         {"config.json", R"({"model_type": ")" + std::string(type) + "\"}"}};
+    EXPECT_EQ(loaded(files).to_json(), json) << type;
+  }
+}
+
 TEST(OverridesTest, ClassesSayWhetherIdsHaveTypes) {
   const std::string json = bert_json(true);
   const auto last_type = [&](const std::string& config, const std::string& model = "bert") {

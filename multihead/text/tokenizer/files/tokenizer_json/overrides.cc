@@ -24,7 +24,7 @@ constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Long
 constexpr const char* kSpacing[] = {"DebertaV2", "deberta-v2"};
 constexpr const char* kPieces[] = {"XLMRoberta",     "Camembert",          "Albert", "xlm-roberta",
                                    "xlm-roberta-xl", "jina_embeddings_v3", "albert", "camembert"};
-// Whose model_input_names have token_type_ids where the config does not say.
+// Classes whose model_input_names have token_type_ids where the config does not say.
 constexpr const char* kTyped[] = {"Bert",       "Electra",    "MobileBert",    "ConvBert",    "SqueezeBert",
                                   "LayoutLM",   "Deberta",    "DebertaV2",     "bert",        "distilbert",
                                   "electra",    "mobilebert", "convbert",      "squeezebert", "layoutlm",
@@ -58,18 +58,42 @@ bool replace(Json& root, const char* key, Json step) {
   return true;
 }
 
-// A Sequence of steps of these types, each with its members.
-Json sequence(const char* list, std::vector<Json> steps) {
-  return Json::object({{"type", "Sequence"}, {list, Json(std::move(steps))}});
+Json metaspace(const std::string& scheme) {
+  return Json::object(
+      {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", true}});
+}
+
+// A step as newer files write it.
+Json current(const Json& step) {
+  if (!Reader::is_type(step, "Metaspace")) return step;
+  const Json& scheme = Reader::member(step, "prepend_scheme");
+  const bool prepends = setting(step, "add_prefix_space", true) == Json(true);
+  Json now = metaspace(scheme.is_string() ? scheme.as_string() : prepends ? "always" : "never");
+  now["replacement"] = Reader::member(step, "replacement");
+  now["split"] = setting(step, "split", true);
+  return now;
+}
+
+// The member's steps, which a Sequence lists.
+std::vector<Json> steps_of(const Json& root, const char* key, const char* list) {
+  const Json& member = Reader::member(root, key);
+  if (member.is_null()) return {};
+  const Json& listed = Reader::member(member, list);
+  std::vector<Json> steps;
+  for (const Json& step : listed.is_array() ? listed.items() : std::span(&member, 1))
+    steps.push_back(current(step));
+  return steps;
+}
+
+// Whether the member's steps are others now.
+bool replace_steps(Json& root, const char* key, const char* list, std::vector<Json> steps) {
+  if (steps_of(root, key, list) == steps) return false;
+  root[key] = Json::object({{"type", "Sequence"}, {list, Json(std::move(steps))}});
+  return true;
 }
 
 bool sets_no_prefix(const Json& config, const std::string& of) {
   return (of == "Llama" || of == "llama") && setting(config, "add_prefix_space", nullptr) == Json(false);
-}
-
-Json metaspace(const char* scheme) {
-  return Json::object(
-      {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", true}});
 }
 
 // DeBERTa's: white space made one space, then words with a space before each.
@@ -86,17 +110,8 @@ bool override_spacing(Json& root, const Json& config) {
   }
   const bool always = setting(config, "add_prefix_space", true) == Json(true);
   cuts.push_back(metaspace(always ? "always" : "first"));
-  const bool has_other_steps = replace(root, "normalizer", sequence("normalizers", std::move(steps)));
-  return replace(root, "pre_tokenizer", sequence("pretokenizers", std::move(cuts))) || has_other_steps;
-}
-
-// SentencePiece's map of characters in the file's normalizer; null: it has none.
-Json charsmap_of(const Json& root) {
-  const Json& normalizer = Reader::member(root, "normalizer");
-  const Json& steps = Reader::member(normalizer, "normalizers");
-  for (const Json& step : steps.is_array() ? steps.items() : std::span(&normalizer, 1))
-    if (Reader::is_type(step, "Precompiled")) return step;
-  return nullptr;
+  const bool has_other_steps = replace_steps(root, "normalizer", "normalizers", std::move(steps));
+  return replace_steps(root, "pre_tokenizer", "pretokenizers", std::move(cuts)) || has_other_steps;
 }
 
 // What ALBERT does before the map of characters: quotation marks, accents and capitals.
@@ -117,12 +132,18 @@ bool is_albert(const std::string& of) { return of == "Albert" || of == "albert";
 // XLM-R's and its like: the map of characters, words at white space, then a space before each.
 bool override_pieces(Json& root, const Json& config, const std::string& of) {
   std::vector<Json> steps = is_albert(of) ? albert_steps(config) : std::vector<Json>();
-  if (Json charsmap = charsmap_of(root); !charsmap.is_null()) steps.push_back(std::move(charsmap));
+  const std::vector<Json> own = steps_of(root, "normalizer", "normalizers");
+  const auto charsmap =
+      std::ranges::find_if(own, [](const Json& step) { return Reader::is_type(step, "Precompiled"); });
+  if (charsmap != own.end()) steps.push_back(*charsmap);
   const Json space = metaspace(setting(config, "add_prefix_space", true) == Json(true) ? "always" : "never");
-  const bool has_other_steps = replace(root, "normalizer", sequence("normalizers", std::move(steps)));
-  const bool has_other_cuts = replace(
-      root, "pre_tokenizer", sequence("pretokenizers", {Json::object({{"type", "WhitespaceSplit"}}), space}));
-  return replace(root, "decoder", space) || has_other_cuts || has_other_steps;
+  const bool has_other_steps = replace_steps(root, "normalizer", "normalizers", std::move(steps));
+  const bool has_other_cuts = replace_steps(root, "pre_tokenizer", "pretokenizers",
+                                            {Json::object({{"type", "WhitespaceSplit"}}), space});
+  if (steps_of(root, "decoder", "decoders") == std::vector<Json>{space})
+    return has_other_cuts || has_other_steps;
+  root["decoder"] = space;
+  return true;
 }
 
 // Llama's without a space in front.
@@ -251,12 +272,23 @@ std::optional<Frame> frame_of(const Json& root, const Tokenizer::Model& model, c
   return Frame{"cls_token", "sep_token", token(0), token(2), is_roberta};
 }
 
+// Whether the file's template is that already.
+bool is_framed(const Tokenizer::Model& model, const Frame& frame, const Json& cls, const Json& sep) {
+  const auto b = static_cast<int32_t>(cls.at(1).as_int()), e = static_cast<int32_t>(sep.at(1).as_int());
+  const int type = frame.is_roberta ? 0 : 1;
+  std::vector<TemplateItem> one = {{.id = b}, {.text = 0}, {.id = e}}, two = one;
+  if (frame.is_roberta) two.push_back({.id = e});
+  two.push_back({.text = 1, .type_id = type});
+  two.push_back({.id = e, .type_id = type});
+  return model.single == one && model.pair == two;
+}
+
 bool override_template(Json& root, const Tokenizer::Model& model, const Json& config, const std::string& of) {
   const std::optional<Frame> frame = frame_of(root, model, of);
   if (!frame) return false;
   const Json cls = named(root, model, config, frame->begin_role.c_str(), frame->begin),
              sep = named(root, model, config, frame->end_role.c_str(), frame->end);
-  if (cls.is_null() || sep.is_null()) return false;
+  if (cls.is_null() || sep.is_null() || is_framed(model, *frame, cls, sep)) return false;
   const Json& post = Reader::member(root, "post_processor");
   const bool is_roberta = Reader::is_type(post, "RobertaProcessing");
   Json step = Json::object({{"type", "BertProcessing"}});
