@@ -207,6 +207,9 @@ TEST(OverridesTest, ClassesSayWhetherIdsHaveTypes) {
   for (const auto& [name, type] :
        {std::pair("BertTokenizer", 1), {"TokenizersBackend", 0}, {"DistilBertTokenizer", 0}})
     EXPECT_EQ(last_type(R"({"tokenizer_class": ")" + std::string(name) + "\"}"), type) << name;
+  const std::string fast = R"({"tokenizer_class": "PreTrainedTokenizerFast")";
+  EXPECT_EQ(last_type(fast + R"(, "model_max_length": 512})"), 0);
+  EXPECT_EQ(last_type(fast + "}"), 1);  // written by multihead 0.1
   EXPECT_EQ(last_type(R"({"tokenizer_class": "TokenizersBackend", "model_input_names": ["token_type_ids"]})"),
             1);
 }

@@ -302,7 +302,9 @@ bool override_template(Json& root, const Tokenizer::Model& model, const Json& co
 
 bool class_gives_types(const Json& config, const std::string& model_type) {
   const std::string of = class_of(config, model_type);
-  return of.empty() || holds(kTyped, of);
+  // This library's own folders of 0.1, whose models learned from types: transformers always writes the length.
+  const bool is_own = of == "PreTrained" && Reader::member(config, "model_max_length").is_null();
+  return of.empty() || is_own || holds(kTyped, of);
 }
 
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
