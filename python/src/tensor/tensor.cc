@@ -340,7 +340,9 @@ void bind_tensor_class(nb::module_& m) {
       "__dlpack__", [](const Tensor& t, nb::kwargs) { return to_dlpack(t); },
       "A DLPack capsule that shares the memory.");
   c.def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(1, 0); });
-  c.def("tolist", [](nb::handle self) { return to_numpy(self).attr("tolist")(); });
+  c.def("tolist", [](const Tensor& t) {  // of bfloat16, too, which NumPy may lack
+    return to_numpy(nb::cast(t.dtype() == Dtype::bf16 ? t.detach().to(Dtype::f32) : t)).attr("tolist")();
+  });
   c.def(
       "__deepcopy__", [](const Tensor& t, nb::dict memo) { return deep_copy(t, memo); },
       "A leaf of its own; what shares memory in one deepcopy shares it in the copy.");
