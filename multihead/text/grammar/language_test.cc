@@ -130,6 +130,8 @@ TEST(JsonSchemaLanguageTest, AcceptsExactlyTheInstances) {
       {R"({"minimum": -2, "exclusiveMaximum": 10.5, "type": "number"})",
        {"-2", "-1.99", "0", "10.49999", "10"},
        {"-2.01", "-3", "10.5", "11", "-20"}},
+      {R"({"type": "integer", "maximum": 100})", {"0", "3", "-3", "100"}, {"00", "03", "-03", "007", "101"}},
+      {R"({"type": "number", "maximum": 100})", {"0", "0.5", "-0.5"}, {"00", "03", "-03", "03.5", "00.5"}},
       {R"({"type": "integer", "minimum": 12, "maximum": 345})",
        {"12", "99", "345"},
        {"11", "346", "1", "3450", "-20"}},

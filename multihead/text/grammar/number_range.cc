@@ -192,6 +192,7 @@ bool NumberRange::has(std::string_view text) const {
   if (!side.exists || text.empty() || text.back() == '.') return false;
   std::string digits(text);
   const size_t dot = text.find('.');
+  if (text[0] == '0' && std::min(dot, text.size()) > 1) return false;  // JSON has no 03
   if (dot != std::string_view::npos) digits.erase(dot, 1);
   const size_t used = dot == std::string_view::npos ? 0 : text.size() - dot - 1;
   if (used > places) return false;
