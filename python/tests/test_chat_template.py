@@ -214,3 +214,13 @@ def test_where_templates_come_from(with_template, tmp_path):
     for wrong in [[{"content": "x"}], ["user"], [messages]]:
         with pytest.raises(TypeError, match="apply_chat_template"):
             tokenizer.apply_chat_template(wrong)
+
+
+def test_keywords_of_transformers_are_no_variables(with_template):
+    tokenizer = with_template("{{ messages[0].content }}{{ truncation is defined }}")
+    messages = [{"role": "user", "content": "a"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, truncation=False, return_dict=False)
+    assert text == "aFalse"
+    for name in ("continue_final_message", "return_dict", "return_tensors", "truncation", "max_length"):
+        with pytest.raises(TypeError, match=name):
+            tokenizer.apply_chat_template(messages, **{name: 5})

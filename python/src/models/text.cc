@@ -98,6 +98,20 @@ Json to_json(nb::handle value) {
   return Json::parse(nb::cast<std::string>(text), "apply_chat_template");
 }
 
+// Keywords of transformers' method that are no variables of a template.
+nb::dict variables_of(const nb::kwargs& given) {
+  nb::dict variables;
+  variables.update(given);
+  for (const char* name : {"continue_final_message", "padding", "truncation", "max_length", "return_tensors",
+                           "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}) {
+    if (!given.contains(name)) continue;
+    if (PyObject_IsTrue(nb::object(given[name]).ptr()) != 0)
+      throw nb::type_error(concat("apply_chat_template: ", name, " is not supported").c_str());
+    nb::del(variables[name]);
+  }
+  return variables;
+}
+
 nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add_generation_prompt,
                                bool tokenize, const std::optional<std::string>& chat_template,
                                const nb::kwargs& variables) {
@@ -106,7 +120,7 @@ nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add
     const bool has_role = PyDict_GetItemString(item.ptr(), "role") != nullptr;
     if (!has_role) throw nb::type_error("apply_chat_template: a message must have a role");
   }
-  const Json list = to_json(nb::list(nb::borrow(messages))), values = to_json(variables);
+  const Json list = to_json(nb::list(nb::borrow(messages))), values = to_json(variables_of(variables));
   std::vector<int32_t> ids;
   std::string prompt;
   unlocked([&] {
