@@ -51,6 +51,21 @@ TEST(ChatTemplate, RendersWhatModelsUse) {
             "4Noneé");
 }
 
+// As Jinja: a text has no such member, and that is no error (Mistral's templates ask for content.content).
+TEST(ChatTemplate, PlainValuesHaveNoMembers) {
+  EXPECT_EQ(
+      render("{{ 'a'.content is defined }}[{{ 'a'.content }}]{{ [1].x is defined }}{{ (3).x is defined }}"),
+      "False[]FalseFalse");
+  EXPECT_THAT(error_in<FormatError>("{{ 'a'.upper }}"),
+              ::testing::HasSubstr("\"upper\" of a string is not supported"));
+  EXPECT_THAT(error_in<FormatError>("{{ 'a'.content.more }}"),
+              ::testing::HasSubstr("because it is undefined"));
+}
+
+TEST(ChatTemplate, SlicesOfTuplesAreTuples) {
+  EXPECT_EQ(render("{{ (1, 2)[:-1] }}{{ (1, 2)[::-1] }}{{ [1, 2][::-1] }}"), "(1,)(2, 1)[2, 1]");
+}
+
 TEST(ChatTemplate, WhiteSpaceControl) {
   EXPECT_EQ(render("a\n  {% if true %}\n b\n  {% endif %}\nc\n"), "a\n b\nc");
   EXPECT_EQ(render("a\n  {%+ if true +%}\n b {%- endif -%} \n c\r\n"), "a\n  \n bc");

@@ -216,6 +216,52 @@ Value TemplateBudget::dict(std::vector<std::pair<std::string, Value>> members, i
   return std::make_shared<const TemplateDict>(TemplateDict{std::move(members), depth});
 }
 
+namespace {
+
+// What Python's texts, lists and numbers have themselves; other attributes of theirs are undefined, as Jinja has it.
+constexpr const char* kPythons[] = {"append",       "as_integer_ratio",
+                                    "bit_count",    "bit_length",
+                                    "capitalize",   "casefold",
+                                    "center",       "clear",
+                                    "conjugate",    "copy",
+                                    "count",        "denominator",
+                                    "encode",       "endswith",
+                                    "expandtabs",   "extend",
+                                    "find",         "format",
+                                    "format_map",   "from_bytes",
+                                    "fromhex",      "hex",
+                                    "imag",         "index",
+                                    "insert",       "is_integer",
+                                    "isalnum",      "isalpha",
+                                    "isascii",      "isdecimal",
+                                    "isdigit",      "isidentifier",
+                                    "islower",      "isnumeric",
+                                    "isprintable",  "isspace",
+                                    "istitle",      "isupper",
+                                    "join",         "ljust",
+                                    "lower",        "lstrip",
+                                    "maketrans",    "numerator",
+                                    "partition",    "pop",
+                                    "real",         "remove",
+                                    "removeprefix", "removesuffix",
+                                    "replace",      "reverse",
+                                    "rfind",        "rindex",
+                                    "rjust",        "rpartition",
+                                    "rsplit",       "rstrip",
+                                    "sort",         "split",
+                                    "splitlines",   "startswith",
+                                    "strip",        "swapcase",
+                                    "title",        "to_bytes",
+                                    "translate",    "upper",
+                                    "zfill"};
+
+bool is_plain(const Value& value) {
+  return value.text() != nullptr || value.list() != nullptr || value.as<int64_t>() != nullptr ||
+         value.as<double>() != nullptr || value.as<bool>() != nullptr;
+}
+
+}  // namespace
+
 Value attribute_of(const Value& value, const std::string& name, int line, TemplateBudget& budget) {
   if (value.undefined()) budget.program.fail(line, "has no ", quote(name), " because it is undefined");
   if (const auto* space = value.as<TemplateNamespace*>()) {
@@ -237,6 +283,8 @@ Value attribute_of(const Value& value, const std::string& name, int line, Templa
     }
   }
   if (value.none()) return {};
+  const bool is_pythons = std::ranges::find(kPythons, name) != std::end(kPythons) || name.starts_with("__");
+  if (is_plain(value) && !is_pythons) return {};
   budget.program.fail(line, quote(name), " of ", value.kind(), " is not supported");
 }
 
@@ -287,7 +335,7 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
     if (by > size || by < -size) break;
     at += by;
   }
-  if (value.list() != nullptr) return budget.list(std::move(items), line);
+  if (value.list() != nullptr) return budget.list(std::move(items), line, value.list()->is_tuple);
   std::string text;
   for (const Value& item : items) text += *item.text();
   return budget.string(std::move(text), line);
