@@ -219,7 +219,7 @@ def test_ragged_is_each_sequence_alone(rng):
 def test_explain(rng):
     q, k, v = qkv(rng)
     text = mh.explain(q, k, v, mask=mh.causal())
-    assert "causal(end)" in text and "threads" in text
+    assert "causal(end)" in text and "thread" in text
     assert "1/sqrt(head_dim)" in text
 
 
