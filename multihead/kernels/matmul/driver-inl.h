@@ -389,10 +389,10 @@ struct Tasks {
 
   // Rows of the highest of b blocks. The last has as many slivers as any, one of them perhaps not whole.
   int64_t highest_of(int64_t b) const {
+    if (b == 1) return m;
     const int64_t slivers = ceil_div(m, kSliver), most = ceil_div(slivers, b) * kSliver;
-    const bool others_have_fewer = b == 1 || slivers % b == 1;
-    if (!others_have_fewer) return most;
-    return std::max(most - (slivers * kSliver - m), b == 1 ? 0 : slivers / b * kSliver);
+    if (slivers % b != 1) return most;  // another block has as many, all whole
+    return std::max(most - (slivers * kSliver - m), slivers / b * kSliver);
   }
 
   // In cycles of an AVX-512 core: tiles, panels of B read again by each block, rows of A packed again by each

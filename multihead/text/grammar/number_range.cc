@@ -113,6 +113,9 @@ bool meets(const NumberRange::Side& side, const std::string& low, const std::str
   return last >= std::stoll(least);
 }
 
+// 03, which JSON does not have.
+bool is_padded(std::string_view digits) { return digits.size() > 1 && digits[0] == '0' && digits[1] != '.'; }
+
 }  // namespace
 
 NumberRange number_range(const NumberBounds& bounds) {
@@ -176,7 +179,7 @@ bool NumberRange::can_begin(std::string_view text) const {
     const size_t used = text.size() - dot - 1;
     return used <= places && (used > 0 || places > 0) && fits(places - used);
   }
-  if (digits.size() > 1 && digits[0] == '0') return false;
+  if (is_padded(digits)) return false;
   if (digits[0] == '0') return fits(places);
   const size_t longest = multiple_of > 0 ? 18 : side.most ? side.most->size() : kMostRangeDigits + places;
   for (size_t more = places; digits.size() + more <= longest; ++more) {
@@ -189,10 +192,9 @@ bool NumberRange::has(std::string_view text) const {
   const bool is_negative = text.starts_with('-');
   if (is_negative) text.remove_prefix(1);
   const Side& side = is_negative ? negative : positive;
-  if (!side.exists || text.empty() || text.back() == '.') return false;
+  if (!side.exists || text.empty() || text.back() == '.' || is_padded(text)) return false;
   std::string digits(text);
   const size_t dot = text.find('.');
-  if (text[0] == '0' && std::min(dot, text.size()) > 1) return false;  // JSON has no 03
   if (dot != std::string_view::npos) digits.erase(dot, 1);
   const size_t used = dot == std::string_view::npos ? 0 : text.size() - dot - 1;
   if (used > places) return false;

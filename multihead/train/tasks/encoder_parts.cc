@@ -54,8 +54,8 @@ Encodings encode_pair_texts(const text::Tokenizer& tokenizer, const std::vector<
 }
 
 void start_from(EncoderSettings& settings, const std::string& init) {
-  MH_CHECK(embed::pair_prompt(init).empty(), ValueError, "train: --init ", init, " has a default prompt, ",
-           quote(embed::pair_prompt(init), 60),
+  const std::string prompt = embed::pair_prompt(init);
+  MH_CHECK(prompt.empty(), ValueError, "train: --init ", init, " has a default prompt, ", quote(prompt, 60),
            ", which is not trained with; set default_prompt_name of its "
            "config_sentence_transformers.json to null");
   settings.model = models::load_encoder(init).config();

@@ -105,7 +105,7 @@ nb::dict variables_of(const nb::kwargs& given) {
   for (const char* name : {"continue_final_message", "padding", "truncation", "max_length", "return_tensors",
                            "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}) {
     if (!given.contains(name)) continue;
-    if (PyObject_IsTrue(nb::object(given[name]).ptr()) != 0)
+    if (is_true(given[name]))
       throw nb::type_error(concat("apply_chat_template: ", name, " is not supported").c_str());
     nb::del(variables[name]);
   }

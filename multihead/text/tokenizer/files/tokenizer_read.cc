@@ -97,11 +97,23 @@ std::shared_ptr<Model> read_model(std::string_view json, const std::string& name
 
 }  // namespace
 
-std::string model_type_of(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "config.json";
+Json json_in(const std::filesystem::path& folder, const char* file) {
+  const std::filesystem::path path = folder / file;
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
-  const Json json = Json::parse(read_file(path.string()), path.string());
+  if (!std::filesystem::exists(path, ignored)) return Json::object();
+  return Json::parse(read_file(path.string()), path.string());
+}
+
+int64_t extra_ids_of(const Json& config, int64_t missing) {
+  const Json& given = Reader::member(config, "extra_ids");
+  const int64_t extra = given.is_integer() ? given.as_int() : missing;
+  MH_CHECK(extra >= 0 && extra <= 100000, FormatError,
+           "tokenizer_config.json: extra_ids must be in [0, 100000], got ", extra);
+  return extra;
+}
+
+std::string model_type_of(const std::filesystem::path& folder) {
+  const Json json = json_in(folder, "config.json");
   const Json* type = json.is_object() ? json.find("model_type") : nullptr;
   return type != nullptr && type->is_string() ? type->as_string() : "";
 }

@@ -1,17 +1,11 @@
 // ByT5 (Xue et al. 2021): the bytes of UTF-8 are the tokens, so that a folder has no vocabulary.
-#include "multihead/core/files.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
 
 namespace multihead::text {
 namespace {
 
 using tokenizer_json::Reader;
-
-Json object_in(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return Json::object();
-  return Json::parse(read_file(path.string()), path.string());
-}
 
 Json special(int64_t id, const std::string& content, bool strips) {
   Json token = json_of_special(id, content);
@@ -22,10 +16,10 @@ Json special(int64_t id, const std::string& content, bool strips) {
 }  // namespace
 
 std::string json_of_byt5(const std::filesystem::path& folder) {
-  const Json config = object_in(folder / "tokenizer_config.json");
+  const Json config = json_in(folder, "tokenizer_config.json");
   const Json& given = Reader::member(config, "tokenizer_class");
   const Json name =
-      given.is_null() ? Reader::member(object_in(folder / "config.json"), "tokenizer_class") : given;
+      given.is_null() ? Reader::member(json_in(folder, "config.json"), "tokenizer_class") : given;
   if (name != Json("ByT5Tokenizer")) return {};
   Json vocab = Json::object(), added = Json::array();
   for (const char* token : {"<pad>", "</s>", "<unk>"}) {
@@ -36,10 +30,7 @@ std::string json_of_byt5(const std::filesystem::path& folder) {
     const char one = static_cast<char>(byte);
     vocab[bytes_to_symbols({&one, 1})] = static_cast<int64_t>(vocab.size());
   }
-  const Json& extra = Reader::member(config, "extra_ids");
-  const int64_t ids = extra.is_integer() ? extra.as_int() : 125;
-  MH_CHECK(ids >= 0 && ids <= 100000, FormatError, (folder / "tokenizer_config.json").string(),
-           ": extra_ids must be in [0, 100000], got ", ids);
+  const int64_t ids = extra_ids_of(config, 125);
   const auto bytes = static_cast<int64_t>(vocab.size());
   for (int64_t i = 0; i < ids; ++i) added.push_back(special(bytes + i, concat("<extra_id_", i, ">"), false));
   const Json step = Json::object(

@@ -20,6 +20,10 @@ std::optional<std::string> overridden_json(const Tokenizer::Model& model, const 
 /// Bare files do.
 bool class_gives_types(const Json& config, const std::string& model_type);
 
+/// A folder's JSON file; an empty object: there is none. Throws IoError, FormatError.
+Json json_in(const std::filesystem::path& folder, const char* file);
+/// "extra_ids" of a tokenizer_config.json. Throws FormatError.
+int64_t extra_ids_of(const Json& config, int64_t missing);
 /// "model_type" of a folder's config.json; empty: there is none. Throws IoError, FormatError.
 std::string model_type_of(const std::filesystem::path& folder);
 

@@ -3,7 +3,6 @@
 #include <map>
 
 #include "multihead/core/error.h"
-#include "multihead/core/files.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/sentencepiece_model-inl.h"
 
@@ -16,11 +15,8 @@ using Type = SentencePiece::Type;
 std::string t5_json(const std::string& path, const Json& config) {
   SentencePieceModel model = read_sentencepiece(path);
   model.last = "</s>";
-  const Json* given = config.find("extra_ids");
-  const int64_t extra = given != nullptr && given->is_integer() ? given->as_int() : 100;
-  MH_CHECK(extra >= 0 && extra <= 100000, FormatError,
-           "tokenizer_config.json: extra_ids must be in [0, 100000], got ", extra);
-  for (int64_t i = extra; i-- > 0;) model.more_tokens.push_back(concat("<extra_id_", i, ">"));
+  for (int64_t i = extra_ids_of(config, 100); i-- > 0;)
+    model.more_tokens.push_back(concat("<extra_id_", i, ">"));
   return tokenizer_json_of(model);
 }
 
@@ -111,11 +107,9 @@ std::string class_of(const std::filesystem::path& folder, const Json& config) {
 std::string json_of_sentencepiece(const std::filesystem::path& folder) {
   std::error_code ignored;
   const auto holds = [&](const char* file) { return std::filesystem::exists(folder / file, ignored); };
-  Json config = Json::object();
-  if (const std::filesystem::path path = folder / "tokenizer_config.json"; holds("tokenizer_config.json")) {
-    config = Json::parse(read_file(path.string()), path.string());
-    MH_CHECK(config.is_object(), FormatError, path.string(), ": must be an object");
-  }
+  const Json config = json_in(folder, "tokenizer_config.json");
+  MH_CHECK(config.is_object(), FormatError, (folder / "tokenizer_config.json").string(),
+           ": must be an object");
   const std::string type = class_of(folder, config);
   const auto is_a = [&](std::string_view prefix) { return type.starts_with(prefix); };
   const auto check_type = [&](const char* file, std::initializer_list<const char*> known) {

@@ -3,6 +3,7 @@
 
 #include "multihead/core/files.h"
 #include "multihead/text/chat/chat_template-inl.h"
+#include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
 
 namespace multihead::text {
@@ -99,11 +100,7 @@ std::string json_of_letters(const std::vector<std::string>& tokens, const std::s
 // tokenizer_config.json may say how text is cleaned, and what special tokens are called.
 std::string json_of_vocab_txt(const std::filesystem::path& folder) {
   const std::string file = (folder / "vocab.txt").string();
-  Json config = Json::object();
-  std::error_code ignored;
-  if (const auto path = folder / "tokenizer_config.json"; std::filesystem::exists(path, ignored)) {
-    config = Json::parse(read_file(path.string()), path.string());
-  }
+  const Json config = json_in(folder, "tokenizer_config.json");
   Json normalizer = Json::object();
   for (const auto& [ours, theirs] : {std::pair("lowercase", "do_lower_case"),
                                      {"strip_accents", "strip_accents"},
