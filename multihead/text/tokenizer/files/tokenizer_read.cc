@@ -18,7 +18,8 @@ namespace {
 using Model = Tokenizer::Model;
 using tokenizer_json::Reader;
 
-void read_flags(const Json& config, Model& model, const std::string& file) {
+void read_flags(const Json& config, Model& model, const std::string& file,
+                const std::optional<std::string>& model_type) {
   const auto is_set = [&](const char* key) { return Reader::member(config, key) == Json(true); };
   const bool is_bpe = model.kind == Tokenizer::Kind::bpe || model.kind == Tokenizer::Kind::character_bpe;
   model.splits_special = is_set("split_special_tokens");
@@ -35,16 +36,18 @@ void read_flags(const Json& config, Model& model, const std::string& file) {
   }
   const Json& inputs = Reader::member(config, "model_input_names");
   const auto is_types = [](const Json& name) { return name == Json("token_type_ids"); };
-  model.lacks_types =
-      model.has_types() && inputs.is_array() && std::ranges::none_of(inputs.items(), is_types);
+  const bool gives_types = inputs.is_array() ? std::ranges::any_of(inputs.items(), is_types)
+                                             : !model_type || class_gives_types(config, *model_type);
+  model.lacks_types = model.has_types() && !gives_types;
   // As transformers 5 does, which would not take spaces from texts of BPE otherwise.
   model.cleans_up =
       is_set("clean_up_tokenization_spaces") &&
       (!is_bpe || is_set("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"));
 }
 
-// Roles: tokenizer_config.json gives each as a string or as {"content": string}.
-void read_config(std::string_view json, Model& model, const std::string& file) {
+// Roles: tokenizer_config.json gives each as a string or as {"content": string}. `model_type` is a folder's.
+void read_config(std::string_view json, Model& model, const std::string& file,
+                 const std::optional<std::string>& model_type = std::nullopt) {
   const Json config = Json::parse(json, file);
   MH_CHECK(config.is_object(), FormatError, file, ": must be an object, got ", name(config.kind()));
   SpecialTokens special;
@@ -58,7 +61,7 @@ void read_config(std::string_view json, Model& model, const std::string& file) {
              " is not a token of tokenizer.json");
   }
   model.special = special;
-  read_flags(config, model, file);
+  read_flags(config, model, file, model_type);
   model.chat_template = chat_template_of(config, file);
 }
 
@@ -156,9 +159,7 @@ Tokenizer Tokenizer::load(const std::string& name) {
   const std::string type = model_type_of(path);
   const Json settings = Json::parse(text, config.string());
   if (const auto other = overridden_json(*model, settings, type)) model = read_model(*other, file);
-  read_config(text, *model, config.string());
-  if (!Reader::member(settings, "model_input_names").is_array())
-    model->lacks_types = model->has_types() && !class_gives_types(settings, type);
+  read_config(text, *model, config.string(), type);
   read_chat_template_file(path, *model);
   return Tokenizer(model);
 }

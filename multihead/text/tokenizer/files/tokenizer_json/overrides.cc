@@ -1,7 +1,9 @@
 #include "multihead/text/tokenizer/files/tokenizer_json/overrides-inl.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <string_view>
 
 #include "multihead/core/error.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
@@ -11,34 +13,72 @@ namespace {
 
 using tokenizer_json::Reader;
 
-// Classes and kinds of models whose tokenizers transformers makes anew, of the vocabulary and the settings in
-// tokenizer_config.json. Found by comparing each with transformers 5.24.
-constexpr const char* kCleaning[] = {"Bert",       "DistilBert",  "Electra",     "MPNet",     "MobileBert",
-                                     "Funnel",     "ConvBert",    "SqueezeBert", "LayoutLM",  "bert",
-                                     "distilbert", "electra",     "mpnet",       "funnel",    "mobilebert",
-                                     "convbert",   "squeezebert", "layoutlm",    "nomic_bert"};
-constexpr const char* kPrefixing[] = {"GPT2",     "Roberta", "Bart",       "Longformer", "LED",
-                                      "Mvp",      "GPTNeoX", "CodeGen",    "Blenderbot", "gpt2",
-                                      "roberta",  "bart",    "longformer", "led",        "mvp",
-                                      "gpt_neox", "gpt_neo", "codegen",    "opt",        "blenderbot"};
-constexpr const char* kSpacing[] = {"DebertaV2", "deberta-v2"};
-constexpr const char* kPieces[] = {"XLMRoberta",     "Camembert",          "Albert", "xlm-roberta",
-                                   "xlm-roberta-xl", "jina_embeddings_v3", "albert", "camembert"};
-// Classes whose model_input_names have token_type_ids where the config does not say.
-constexpr const char* kTyped[] = {"Bert",       "Electra",    "MobileBert",    "ConvBert",    "SqueezeBert",
-                                  "LayoutLM",   "Deberta",    "DebertaV2",     "bert",        "distilbert",
-                                  "electra",    "mobilebert", "convbert",      "squeezebert", "layoutlm",
-                                  "nomic_bert", "ernie",      "megatron-bert", "deberta",     "deberta-v2"};
-// Here the class is known to be wrong, and tokenizer.json counts.
-constexpr const char* kAsFile[] = {"modernbert", "modernbert-decoder", "phi3", "minicpm3"};
+// What a class makes anew, of the vocabulary and the settings in tokenizer_config.json.
+enum class Remade : uint8_t {
+  nothing,
+  cleaning,   // BERT's normalizer
+  prefixing,  // whether GPT-2's texts begin with a space
+  spacing,    // DeBERTa's normalizer and words
+  pieces,     // XLM-R's words and decoder
+  albert,     // the same after other steps
+  no_prefix,  // Llama's steps where the config wants no space in front
+};
 
-template <class List>
-bool holds(const List& list, std::string_view name) {
-  return std::any_of(std::begin(list), std::end(list), [&](const char* entry) { return entry == name; });
-}
+// One of transformers' classes of tokenizers. Found by comparing each with transformers 5.24.
+struct TokenizerClass {
+  Remade remade = Remade::nothing;
+  bool has_types = false;   // its model_input_names have token_type_ids
+  bool is_roberta = false;  // RobertaProcessing is its own
+  // "Bert" for BertTokenizer, and the kinds of models that have it where the config names none.
+  std::array<std::string_view, 20> names = {};
+};
+
+constexpr TokenizerClass kClasses[] = {
+    {.remade = Remade::cleaning,
+     .has_types = true,
+     .names = {"Bert",
+               "Electra",
+               "ConvBert",
+               "SqueezeBert",
+               "LayoutLM",
+               "MobileBert",
+               "Lxmert",
+               "DPRQuestionEncoder",
+               "DPRContextEncoder",
+               "DPRReader",
+               "bert",
+               "distilbert",
+               "electra",
+               "convbert",
+               "squeezebert",
+               "layoutlm",
+               "mobilebert",
+               "nomic_bert",
+               "ernie",
+               "megatron-bert"}},
+    {.remade = Remade::cleaning, .names = {"DistilBert", "Funnel", "funnel"}},
+    {.remade = Remade::cleaning, .is_roberta = true, .names = {"MPNet", "mpnet"}},
+    {.remade = Remade::prefixing,
+     .is_roberta = true,
+     .names = {"Roberta", "Bart", "Longformer", "LED", "Mvp", "roberta", "bart", "longformer", "led", "mvp",
+               "roberta-prelayernorm"}},
+    {.remade = Remade::prefixing,
+     .names = {"GPT2", "GPTNeoX", "CodeGen", "Blenderbot", "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt",
+               "codegen", "phi", "starcoder2", "blenderbot"}},
+    {.has_types = true, .names = {"Deberta", "deberta"}},
+    {.remade = Remade::spacing, .has_types = true, .names = {"DebertaV2", "deberta-v2"}},
+    {.remade = Remade::pieces,
+     .names = {"XLMRoberta", "Camembert", "xlm-roberta", "xlm-roberta-xl", "jina_embeddings_v3",
+               "camembert"}},
+    {.remade = Remade::albert, .names = {"Albert", "albert"}},
+    {.remade = Remade::no_prefix, .names = {"Llama", "llama"}},
+};
+constexpr TokenizerClass kOther = {};  // as tokenizer.json says it
+// Here the class is known to be wrong, and tokenizer.json counts.
+constexpr std::string_view kAsFile[] = {"modernbert", "modernbert-decoder", "phi3", "minicpm3"};
 
 // "Bert" of BertTokenizer and BertTokenizerFast, else the kind of model.
-std::string class_of(const Json& config, const std::string& model_type) {
+std::string class_name(const Json& config, const std::string& model_type) {
   const Json& name = Reader::member(config, "tokenizer_class");
   if (!name.is_string()) return model_type;
   const std::string text = name.as_string();
@@ -49,6 +89,15 @@ std::string class_of(const Json& config, const std::string& model_type) {
 Json setting(const Json& config, const char* key, const Json& missing) {
   const Json& value = Reader::member(config, key);
   return value.is_bool() ? value : missing;
+}
+
+const TokenizerClass& class_of(const Json& config, const std::string& model_type) {
+  const std::string name = class_name(config, model_type);
+  const auto is_it = [&](const TokenizerClass& of) { return std::ranges::count(of.names, name) > 0; };
+  const auto found = name.empty() ? std::end(kClasses) : std::ranges::find_if(kClasses, is_it);
+  if (found == std::end(kClasses)) return kOther;
+  const bool has_prefix = setting(config, "add_prefix_space", true) == Json(true);
+  return found->remade == Remade::no_prefix && has_prefix ? kOther : *found;
 }
 
 // Whether the member's step is another one now.
@@ -92,10 +141,6 @@ bool replace_steps(Json& root, const char* key, const char* list, std::vector<Js
   return true;
 }
 
-bool sets_no_prefix(const Json& config, const std::string& of) {
-  return (of == "Llama" || of == "llama") && setting(config, "add_prefix_space", nullptr) == Json(false);
-}
-
 // DeBERTa's: white space made one space, then words with a space before each.
 bool override_spacing(Json& root, const Json& config) {
   std::vector<Json> steps, cuts;
@@ -127,11 +172,8 @@ std::vector<Json> albert_steps(const Json& config) {
   return steps;
 }
 
-bool is_albert(const std::string& of) { return of == "Albert" || of == "albert"; }
-
-// XLM-R's and its like: the map of characters, words at white space, then a space before each.
-bool override_pieces(Json& root, const Json& config, const std::string& of) {
-  std::vector<Json> steps = is_albert(of) ? albert_steps(config) : std::vector<Json>();
+// XLM-R's and its like: `steps`, the map of characters, words at white space, then a space before each.
+bool override_pieces(Json& root, const Json& config, std::vector<Json> steps) {
   const std::vector<Json> own = steps_of(root, "normalizer", "normalizers");
   const auto charsmap =
       std::ranges::find_if(own, [](const Json& step) { return Reader::is_type(step, "Precompiled"); });
@@ -147,33 +189,52 @@ bool override_pieces(Json& root, const Json& config, const std::string& of) {
 }
 
 // Llama's without a space in front.
-void override_prefix(Json& root) {
+bool override_no_prefix(Json& root) {
   root["normalizer"] = nullptr;
   root["pre_tokenizer"] =
       Json::parse(R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": false})");
   root["decoder"] = Json::parse(R"({"type": "Sequence", "decoders": [
       {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
       {"type": "ByteFallback"}, {"type": "Fuse"}]})");
+  return true;
 }
 
-bool override_steps(Json& root, const Json& config, const std::string& of) {
-  if (holds(kSpacing, of)) return override_spacing(root, config);
-  if (holds(kPieces, of)) return override_pieces(root, config, of);
-  if (sets_no_prefix(config, of)) return override_prefix(root), true;
-  const Json& normalizer = Reader::member(root, "normalizer");
-  if (holds(kCleaning, of) && Reader::is_type(normalizer, "BertNormalizer")) {
-    return replace(root, "normalizer",
-                   Json::object({{"type", "BertNormalizer"},
-                                 {"clean_text", true},
-                                 {"handle_chinese_chars", setting(config, "tokenize_chinese_chars", true)},
-                                 {"strip_accents", setting(config, "strip_accents", nullptr)},
-                                 {"lowercase", setting(config, "do_lower_case", true)}}));
-  }
-  const Json& cut = Reader::member(root, "pre_tokenizer");
-  if (holds(kPrefixing, of) && Reader::is_type(cut, "ByteLevel")) {
-    Json step = cut;
-    step["add_prefix_space"] = setting(config, "add_prefix_space", false);
-    return replace(root, "pre_tokenizer", std::move(step));
+// BERT's.
+bool override_cleaning(Json& root, const Json& config) {
+  if (!Reader::is_type(Reader::member(root, "normalizer"), "BertNormalizer")) return false;
+  return replace(root, "normalizer",
+                 Json::object({{"type", "BertNormalizer"},
+                               {"clean_text", true},
+                               {"handle_chinese_chars", setting(config, "tokenize_chinese_chars", true)},
+                               {"strip_accents", setting(config, "strip_accents", nullptr)},
+                               {"lowercase", setting(config, "do_lower_case", true)}}));
+}
+
+// GPT-2's.
+bool override_prefixing(Json& root, const Json& config) {
+  Json step = Reader::member(root, "pre_tokenizer");
+  if (!Reader::is_type(step, "ByteLevel")) return false;
+  step["add_prefix_space"] = setting(config, "add_prefix_space", false);
+  return replace(root, "pre_tokenizer", std::move(step));
+}
+
+// Whether a step is another one now.
+bool override_steps(Json& root, const Json& config, Remade remade) {
+  switch (remade) {
+    case Remade::cleaning:
+      return override_cleaning(root, config);
+    case Remade::prefixing:
+      return override_prefixing(root, config);
+    case Remade::spacing:
+      return override_spacing(root, config);
+    case Remade::pieces:
+      return override_pieces(root, config, {});
+    case Remade::albert:
+      return override_pieces(root, config, albert_steps(config));
+    case Remade::no_prefix:
+      return override_no_prefix(root);
+    case Remade::nothing:
+      break;
   }
   return false;
 }
@@ -257,17 +318,16 @@ struct Frame {
   bool is_roberta = false;
 };
 
-std::optional<Frame> frame_of(const Json& root, const Tokenizer::Model& model, const std::string& of) {
-  if (is_albert(of)) return std::nullopt;
-  if (holds(kSpacing, of)) return Frame{"cls_token", "sep_token", "[CLS]", "[SEP]"};
-  if (holds(kPieces, of)) return Frame{"bos_token", "eos_token", "<s>", "</s>", true};
+std::optional<Frame> frame_of(const Json& root, const Tokenizer::Model& model, const TokenizerClass& of) {
+  if (of.remade == Remade::spacing) return Frame{"cls_token", "sep_token", "[CLS]", "[SEP]"};
+  if (of.remade == Remade::pieces) return Frame{"bos_token", "eos_token", "<s>", "</s>", true};
   // Of BERT's and RoBERTa's, files whose template is theirs.
   const std::vector<TemplateItem>&one = model.single, &two = model.pair;
   const bool is_one = one.size() == 3 && one[1].text == 0 && one[0].type_id == 0;
   const bool is_roberta = Reader::is_type(Reader::member(root, "post_processor"), "RobertaProcessing");
   const bool is_bert = two.size() == 5 && two[3].text == 1 && two[3].type_id == 1;
-  const bool may_be_roberta = of == "Roberta" || of == "roberta" || of == "MPNet" || of == "mpnet";
-  if (!is_one || !((holds(kCleaning, of) && is_bert) || (may_be_roberta && is_roberta))) return std::nullopt;
+  const bool is_own = (of.remade == Remade::cleaning && is_bert) || (of.is_roberta && is_roberta);
+  if (!is_one || !is_own) return std::nullopt;
   const auto token = [&](size_t i) { return model.tokens[static_cast<size_t>(one[i].id)]; };
   return Frame{"cls_token", "sep_token", token(0), token(2), is_roberta};
 }
@@ -283,7 +343,8 @@ bool is_framed(const Tokenizer::Model& model, const Frame& frame, const Json& cl
   return model.single == one && model.pair == two;
 }
 
-bool override_template(Json& root, const Tokenizer::Model& model, const Json& config, const std::string& of) {
+bool override_template(Json& root, const Tokenizer::Model& model, const Json& config,
+                       const TokenizerClass& of) {
   const std::optional<Frame> frame = frame_of(root, model, of);
   if (!frame) return false;
   const Json cls = named(root, model, config, frame->begin_role.c_str(), frame->begin),
@@ -301,27 +362,26 @@ bool override_template(Json& root, const Tokenizer::Model& model, const Json& co
 }  // namespace
 
 bool class_gives_types(const Json& config, const std::string& model_type) {
-  const std::string of = class_of(config, model_type);
+  const std::string name = class_name(config, model_type);
   // This library's own folders of 0.1, whose models learned from types: transformers always writes the length.
-  const bool is_own = of == "PreTrained" && Reader::member(config, "model_max_length").is_null();
-  return of.empty() || is_own || holds(kTyped, of);
+  const bool is_own = name == "PreTrained" && Reader::member(config, "model_max_length").is_null();
+  return name.empty() || is_own || class_of(config, model_type).has_types;
 }
 
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
                                            const std::string& model_type) {
   if (!config.is_object()) return std::nullopt;
-  const std::string of = holds(kAsFile, model_type) ? "" : class_of(config, model_type);
+  const bool is_as_file = std::ranges::count(kAsFile, model_type) > 0;
+  const TokenizerClass& of = is_as_file ? kOther : class_of(config, model_type);
   const std::vector<Json> named = named_tokens(config);
   const bool lacks = std::any_of(named.begin(), named.end(), [&](const Json& token) {
     const Json& content = Reader::member(token, "content");
     return content.is_string() && std::none_of(model.added.begin(), model.added.end(),
                                                [&](const AddedToken& a) { return content == a.content; });
   });
-  if (!lacks && !holds(kCleaning, of) && !holds(kPrefixing, of) && !holds(kSpacing, of) &&
-      !holds(kPieces, of) && !sets_no_prefix(config, of))
-    return std::nullopt;
+  if (!lacks && of.remade == Remade::nothing) return std::nullopt;
   Json root = Json::parse(model.source, "tokenizer.json");
-  const bool has_other_steps = override_steps(root, config, of);
+  const bool has_other_steps = override_steps(root, config, of.remade);
   const bool has_more_tokens = add_tokens(root, model, config);
   const bool has_other_template = override_template(root, model, config, of);
   return has_other_steps || has_more_tokens || has_other_template ? std::optional(root.dump()) : std::nullopt;
