@@ -89,6 +89,22 @@ TEST(ServiceTest, AStreamSaysWhatTheWholeAnswerSays) {
   EXPECT_EQ(events.back().at("usage"), whole.json().at("usage"));
 }
 
+// OpenAI's completions name a part of a character by its bytes.
+TEST(ServiceTest, PartsOfCharactersAreDifferentAlternatives) {
+  Service service(test_models(), {});
+  const Answer answer =
+      ask(service, "/v1/completions",
+          R"({"model":"lm","prompt":"the cat","max_tokens":3,"temperature":0,"logprobs":20})");
+  const Json logprobs = choice_of(answer, 0).at("logprobs");
+  size_t parts = 0;
+  for (const Json& top : logprobs.at("top_logprobs").items()) {
+    EXPECT_EQ(top.size(), 20);
+    for (const auto& [token, value] : top.members())
+      parts += std::string(token).starts_with("bytes:\\x") ? 1 : 0;
+  }
+  EXPECT_GT(parts, 0);
+}
+
 TEST(ServiceTest, AnswersAreTheSameInWhateverCompany) {
   std::vector<std::string> bodies;
   for (int i = 0; i < 12; ++i) {

@@ -174,6 +174,17 @@ class OpenAiWriter : public GenerationListener {
                          : in_columns(tokens, choice.offset);
   }
 
+  // The token as completions name it: its text, or bytes:\xe2\x80 where it is a part of a character.
+  static std::string name_of(const Json& token) {
+    std::string bytes, spelled = "bytes:";
+    for (const Json& byte : token.at("bytes").items()) {
+      const auto value = static_cast<size_t>(byte.as_int());
+      bytes += static_cast<char>(value);
+      spelled += {'\\', 'x', "0123456789abcdef"[value / 16], "0123456789abcdef"[value % 16]};
+    }
+    return find_invalid_utf8(bytes) == bytes.npos ? bytes : spelled;
+  }
+
   // As completions have them: a list for each member; alternatives that look alike count once, the first.
   static Json in_columns(const Json& tokens, size_t& offset) {
     Json texts = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
@@ -181,10 +192,10 @@ class OpenAiWriter : public GenerationListener {
       const Json& alternatives = token.at("top_logprobs");
       Json top = alternatives.is_null() ? Json() : Json::object();
       for (size_t i = 0; i < alternatives.size(); ++i) {
-        const std::string text = alternatives.at(i).at("token").as_string();
+        const std::string text = name_of(alternatives.at(i));
         if (!top.contains(text)) top[text] = alternatives.at(i).at("logprob");
       }
-      texts.push_back(token.at("token"));
+      texts.push_back(name_of(token));
       values.push_back(token.at("logprob"));
       tops.push_back(std::move(top));
       offsets.push_back(static_cast<int64_t>(offset));
