@@ -93,6 +93,7 @@ struct TemplateNode {
     logical_and,
     logical_or,
     conditional,
+    captured,  // what a filter or a set block has around it
     // statements
     text,
     output,
@@ -101,6 +102,7 @@ struct TemplateNode {
     set,
     set_attribute,
     set_block,
+    filter_block,
     macro,
     scope,
     leave,
@@ -212,7 +214,7 @@ TemplateValue attribute_of(const TemplateValue& value, const std::string& name, 
                            TemplateBudget& budget);
 TemplateValue slice_of(const TemplateValue& value, const TemplateValue& begin, const TemplateValue& end,
                        const TemplateValue& step, int line, TemplateBudget& budget);
-/// Python's text % values, of %s, %d and %%. `values`: a tuple, or a single one.
+/// Python's text % values. `values`: a tuple, or a single one.
 TemplateValue format_text(const TemplateValue& text, const TemplateValue& values, int line,
                           TemplateBudget& budget);
 TemplateValue calculate(const std::string& op, const TemplateValue& a, const TemplateValue& b, int line,

@@ -122,7 +122,13 @@ class Renderer {
       case Kind::set_block: {
         std::string text;
         const Flow flow = scoped(node, text);
-        assign(node.text, budget_.string(std::move(text), node.line), node.line);
+        assign(node.text, filtered(node, std::move(text)), node.line);
+        return flow;
+      }
+      case Kind::filter_block: {
+        std::string text;
+        const Flow flow = scoped(node, text);
+        out += budget_.text(filtered(node, std::move(text)), node.line);
         return flow;
       }
       case Kind::macro:
@@ -141,8 +147,19 @@ class Renderer {
   }
 
   Flow scoped(const Node& node, std::string& out) {
+    std::vector<Value> values;
+    for (const auto& [name, value] : node.named) values.push_back(evaluate(value));
     const Scope scope(*this);
+    for (size_t i = 0; i < values.size(); ++i) assign(node.named[i].first, values[i], node.line);
     return execute(node.body, out);
+  }
+
+  // What a block holds, after the block's filters.
+  Value filtered(const Node& node, std::string text) {
+    captured_.push_back(budget_.string(std::move(text), node.line));
+    Value value = evaluate(node.args[0]);
+    captured_.pop_back();
+    return value;
   }
 
   void set_attribute(const Node& node) {
@@ -250,6 +267,8 @@ class Renderer {
       }
       case Kind::conditional:
         return evaluate(evaluate(args[0]).truth() ? args[1] : args[2]);
+      case Kind::captured:
+        return captured_.back();
       case Kind::binary: {
         const Value left = evaluate(args[0]);
         return calculate(node->text, left, evaluate(args[1]), node->line, budget_);
@@ -260,14 +279,15 @@ class Renderer {
   }
 
   static bool is_function(const std::string& name) {
-    return name == "namespace" || name == "raise_exception" || name == "range" || name == "strftime_now";
+    static constexpr const char* kFunctions[] = {"namespace", "raise_exception", "range", "strftime_now",
+                                                 "dict"};
+    return std::ranges::count(kFunctions, name) > 0;
   }
 
   Value name(const Node& node) {
     if (const Value* found = find(node.text)) return *found;
-    static constexpr const char* kOthers[] = {"dict", "lipsum", "cycler", "joiner"};
-    if (is_function(node.text) ||
-        std::find(std::begin(kOthers), std::end(kOthers), node.text) != std::end(kOthers)) {
+    static constexpr const char* kOthers[] = {"lipsum", "cycler", "joiner"};
+    if (is_function(node.text) || std::ranges::count(kOthers, node.text) > 0) {
       program_.fail(node.line, quote(node.text), " is not supported here");
     }
     return {};
@@ -380,9 +400,8 @@ class Renderer {
     if (named.empty() && name == "range") return range(args, line);
     if (named.empty() && name == "strftime_now" && args.size() == 1 && args[0].text() != nullptr)
       return date(*args[0].text(), line);
-    if (name == "strftime_now" || name == "range" || name == "namespace" || name == "raise_exception") {
-      program_.fail(line, quote(name), " with these arguments is not supported");
-    }
+    if (args.empty() && name == "dict") return budget_.dict(named, line);
+    if (is_function(name)) program_.fail(line, quote(name), " with these arguments is not supported");
     program_.fail(line, "the function ", quote(name), " is not supported");
   }
 
@@ -427,6 +446,7 @@ class Renderer {
   const ChatTemplate::Program& program_;
   TemplateBudget budget_;
   std::vector<std::map<std::string, Value>> scopes_;
+  std::vector<Value> captured_;
   size_t base_ = 0;
   std::list<TemplateNamespace> namespaces_;
   int depth_ = 0;

@@ -103,18 +103,47 @@ class Parser {
     if (name == "for") return loop(line);
     if (name == "set") return set(line);
     if (name == "macro") return macro(line);
-    if (name == "generation") {  // transformers: marks what the assistant says
-      end_block();
-      Node* node = make(Kind::scope, line);
-      node->body = body_to("endgeneration");
-      return node;
-    }
+    if (name == "generation")
+      return scope(line, "endgeneration");  // transformers: marks what the assistant says
+    if (name == "with") return with(line);
+    if (name == "filter") return filter(line);
     if (name == "break" || name == "continue") {
       if (loops_ == 0) program_.fail(line, name, " outside of a loop");
       end_block();
       return make(name == "break" ? Kind::leave : Kind::next, line);
     }
     program_.fail(line, "{% ", quote(name), " %} is not supported");
+  }
+
+  Node* scope(int line, const char* end) {
+    end_block();
+    Node* node = make(Kind::scope, line);
+    node->body = body_to(end);
+    return node;
+  }
+
+  Node* with(int line) {
+    std::vector<std::pair<std::string, Node*>> named;
+    while (now().kind != Token::Kind::end_block) {
+      if (!named.empty()) want_symbol(",");
+      const std::string name = want_name();
+      want_symbol("=");
+      named.emplace_back(name, expression());
+    }
+    Node* node = scope(line, "endwith");
+    node->named = std::move(named);
+    return node;
+  }
+
+  // {% filter upper | trim %}
+  Node* filter(int line) {
+    Node* node = make(Kind::filter_block, line);
+    Node* first = make(Kind::filter, line, want_name(), {make(Kind::captured, line)});
+    if (is_symbol("(")) arguments(*first);
+    node->args = {filters(first)};
+    end_block();
+    node->body = body_to("endfilter");
+    return node;
   }
 
   Node* branch(int line) {
@@ -171,7 +200,9 @@ class Parser {
       return node;
     }
     if (node->targets.size() > 1) fail("expected \"=\", got ", quote(now().text));
-    if (node->kind == Kind::set_attribute || is_symbol("|")) fail("this form of {% set %} is not supported");
+    if (node->kind == Kind::set_attribute) fail("this form of {% set %} is not supported");
+    Node* const captured = make(Kind::captured, line);
+    node->args = {is_symbol("|") ? filters(captured) : captured};
     end_block();
     node->kind = Kind::set_block;
     node->body = body_to("endset");
@@ -233,7 +264,7 @@ class Parser {
   }
 
   Node* comparison() {
-    Node* node = binary(0);
+    Node* left = binary(0);
     Node* all = nullptr;
     while (true) {
       const int line = now().line;
@@ -244,11 +275,13 @@ class Parser {
       if (is_name("in")) op = "in";
       if (is_name("not") && tokens_[at_ + 1].kind == Token::Kind::name && tokens_[at_ + 1].text == "in")
         op = "not in";
-      if (op.empty()) return all != nullptr ? all : node;
-      if (all != nullptr) fail("a chained comparison is not supported");
+      if (op.empty()) return all != nullptr ? all : left;
       next();
       if (op == "not in") next();
-      all = make(Kind::binary, line, op, {node, binary(0)});
+      Node* right = binary(0);
+      Node* one = make(Kind::binary, line, op, {left, right});
+      all = all == nullptr ? one : make(Kind::logical_and, line, {}, {all, one});
+      left = right;
     }
   }
 

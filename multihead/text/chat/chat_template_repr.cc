@@ -64,7 +64,7 @@ std::string TemplateBudget::repr(const TemplateValue& value, int line) {
     return quoted(*value.text());
   }
   spend(16, line);
-  if (value.undefined()) program.fail(line, "a list with an undefined value as text is not supported");
+  if (value.undefined()) return "Undefined";
   std::string out;
   const auto put = [&](const std::string& part) {
     spend(part.size(), line);

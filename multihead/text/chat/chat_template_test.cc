@@ -78,15 +78,26 @@ TEST(ChatTemplate, WhatItCannotDoIsNamed) {
       {"a\n{% include 'x' %}", "line 2: {% \"include\" %} is not supported"},
       {"{{ 'a'|nl2br }}", "line 1: the filter \"nl2br\" is not supported"},
       {"{{ 1 is prime }}", "the test \"prime\""},
-      {"\n\n{{ 'a'.swapcase() }}", "line 3: method \"swapcase\" of a string"},
-      {"{{ 1.5 // 1 }}", "\"//\" of a number and an integer"},
-      {"{{ '%5d' | format(1) }}", "the format \"%5d\" is not supported"},
+      {"\n\n{{ 'a'.swapcase() }}", "line 3: the method \"swapcase\" of a string is not supported"},
+      {"{{ 1.5 // 0 }}", "\"//\" of these numbers has no result"},
+      {"{{ '%#x' | format(1) }}", "the format \"%#x\" is not supported"},
+      {"{{ '%d' | format('1') }}", "the format \"%d\" is not supported"},
+      {"{{ nope | int }}", "\"int\" of an undefined value"},
+      {"{{ nope | float }}", "\"float\" of an undefined value"},
+      {"{{ 1 | indent }}", "\"indent\" of an integer"},
+      {"{{ ['a', 1] | sort }}", "\"<\" of"},
+      {"{{ {'a': 1, 2: 3} | tojson(sort_keys=true) }}", "cannot sort strings and integers"},
+      {"{{ 'a' | trim(chars='a', charz='b') }}", "\"trim\" of a string with these arguments"},
+      {"{{ 'a'.strip(chars='a') }}", "\"strip\" of a string with these arguments"},
+      {"{{ [1] | map('nope') }}", "the filter \"nope\" is not supported"},
+      {"{{ 1.5 | round(-1) }}", "\"round\" of a number with these arguments"},
+      {"{% raw %}{{ x }}", "expected {% endraw %}"},
+      {"{% call f() %}{% endcall %}", "{% \"call\" %} is not supported"},
       {"{{ 'É'|lower }}", "non-ASCII letters"},
       {"{{ none_such.role }}", "because it is undefined"},
       {"{{ none_such + 'x' }}", "\"+\" of undefined and a string"},
       {"{{ lookup() }}", "the function \"lookup\""},
       {"{{ messages.append(1) }}", "method \"append\" of a list"},
-      {"{{ 1 < 2 < 3 }}", "a chained comparison"},
       {"{{ 2 ** 3 }}", "\"**\""},
       {"{{ loop.cycle }}", "undefined"},
       {"{% for m in messages %}{{ loop.depth }}{% endfor %}", "loop.depth"},
@@ -192,6 +203,71 @@ TEST(ChatTemplate, TuplesIntegersAndFormats) {
             "A2b1x");
   EXPECT_EQ(error_in<FormatError>("{% for i in range(1, 2, 0) %}{% endfor %}"),
             "chat template, line 1: range: the step must not be 0");
+}
+
+// The results of jinja2 3.1, as transformers sets it up.
+TEST(ChatTemplate, FiltersTestsAndMethods) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({{ "a\n\nb\r\nc" | indent }}|{{ "a\nb" | indent(2, true) }}|{{ "a\n\nb" | indent(width=3, blank=true) }}|{{ "a\nb" | indent("> ", first=true) }}|{{ "a\n" | indent }})",
+       R"(a
+
+    b
+    c|  a
+  b|a
+   
+   b|> a
+> b|a
+)"},
+      {R"({{ ["b", "A", "c"] | sort | join }}{{ ["b", "A", "a"] | sort(case_sensitive=true) | join }}{{ [3, 1.5, 2] | sort(reverse=true) | list }})",
+       R"(AbcAab[3, 2, 1.5])"},
+      {R"({{ [{"k": "x", "n": 2}, {"k": "y", "n": 1}] | sort(attribute="n") | map(attribute="k") | join(",") }})",
+       R"(y,x)"},
+      {R"({{ ["a", "A", "b", 1, 1.0, true] | unique | list }}{{ "abca" | unique | join }})",
+       R"(['a', 'b', 1]abc)"},
+      {R"({{ [1, 2] | reverse | list }}{{ "aé" | reverse }})", R"([2, 1]éa)"},
+      {R"({{ [" a ", "b"] | map("trim") | join("-") }}{{ ["a"] | map("replace", "a", "c") | first }})",
+       R"(a-bc)"},
+      {R"({{ [{"f": {"n": 1}}, {"f": {}}] | map(attribute="f.n", default="-") | join("|") }})", R"(1|-)"},
+      {R"({{ [0, 1, none, "", "a"] | select | list }}{{ [0, 1, 2, 3] | select("odd") | list }}{{ [1, 2, 3] | reject("gt", 1) | list }})",
+       R"([1, 'a'][1, 3][1])"},
+      {R"({{ [{"f": {"n": 1}}, {"f": {"n": 2}}] | selectattr("f.n", ">=", 2) | list | length }})", R"(1)"},
+      {R"({{ 2.5 | round }}{{ 3.5 | round }}{{ 2.675 | round(2) }}{{ 7 | round }}{{ 2.1 | round(0, "ceil") }}{{ 2.19 | round(1, "floor") }}{{ -3 | abs }}{{ (-2.5) | abs }}{{ "1e3" | float }}{{ "x" | float }})",
+       R"(2.04.02.6773.02.132.51000.00.0)"},
+      {R"({{ {"b": 1, "a": [1, "é"]} | tojson(sort_keys=true) }}{{ {"a": ["é😀", 1]} | tojson(ensure_ascii=true, separators=(",", ":")) }}{{ [1, {}] | tojson(indent=0) }})",
+       R"({"a": [1, "é"], "b": 1}{"a":["\u00e9\ud83d\ude00",1]}[
+1,
+{}
+])"},
+      {R"({{ "%.2f" | format(2.675) }}{{ "%5d|%-5s|%05.1f|%r" % (42, "ab", 3.14159, "x") }}{{ "%+d" % 3 }}{{ "%.2s" % "abc" }}{{ "%e" % 12345.678 }}{{ "%g" % 0.0001 }})",
+       R"(2.67   42|ab   |003.1|'x'+3ab1.234568e+040.0001)"},
+      {R"({{ "abcabc".find("c") }}{{ "abcabc".rfind("c") }}{{ "éa".find("a") }}{{ "aaa".count("a") }}{{ "abc".removeprefix("a") }}{{ "abc".removesuffix("c") }}{{ "a\nb\r\n".splitlines() }})",
+       R"(2513bcab['a', 'b'])"},
+      {R"({{ "a,b,c".rsplit(",", 1) }}{{ " a  b c ".split(none, 1) }}{{ "a-b-c".split("-", maxsplit=1) }}{{ "12".isdigit() }}{{ "a1".isalnum() }}{{ "aB".isupper() }}{{ " ".isspace() }}{{ "".isalpha() }})",
+       R"(['a,b', 'c']['a', 'b c ']['a', 'b-c']TrueTrueFalseTrueFalse)"},
+      {R"({{ "hello wORLD-foo (bar" | title }}|{{ "hello wORLD's" .title() }})",
+       R"(Hello World-Foo (Bar|Hello World'S)"},
+      {R"({{ "ab".startswith(("x", "a")) }}{{ "aaa" | replace("a", "b", 2) }}{{ "aaa".replace("a", "b", 1) }})",
+       R"(Truebbabaa)"},
+      {R"({{ [{"n": 1}, {"n": 2}] | join("+", attribute="n") }}{{ {"b": 1, "a": 2} | dictsort(by="value") }}{{ {"b": 1, "a": 2} | dictsort(reverse=true) }})",
+       R"(1+2[('b', 1), ('a', 2)][('b', 1), ('a', 2)])"},
+      {R"(a {% raw %}{{ x }} {% if %}{% endraw %}
+b {%- raw -%}  {{ y }}
+  {% endraw -%}
+  c)",
+       R"(a {{ x }} {% if %}b{{ y }}
+c)"},
+      {R"({% filter upper | trim %} ab {{ 1 }} {% endfilter %}{% set x | trim | upper %}  a b  {% endset %}[{{ x }}])",
+       R"(AB 1[A B])"},
+      {R"({% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }})", R"(3False)"},
+      {R"({{ 1 < 2 < 3 }}{{ 3 > 2 > 2 }}{{ 1 < 2 == 2 }}{{ 1 in [1] in [[1]] }})", R"(TrueFalseTrueTrue)"},
+      {R"({{ {"a": 1, "a": 2} | tojson }}{{ {"a": 1, "a": 2} | length }}{{ 3 is gt 2 }}{{ 3 is le(2) }}{{ dict(a=1, b="x") | tojson }})",
+       R"({"a": 2}1TrueFalse{"a": 1, "b": "x"})"},
+  };
+  for (const auto& [source, expected] : cases) EXPECT_EQ(render(source), expected) << source;
+  EXPECT_EQ(render("{{ [nope, {'a': nope}] }}"), "[Undefined, {'a': Undefined}]");
+  EXPECT_EQ(
+      render("{{ 7.5 // 2 }} {{ -7.5 // 2 }} {{ 7 % 2.5 }} {{ -7 % 2.5 }} {{ 1 / 0.5 }} {{ 6 % -4.0 }}"),
+      "3.0 -4.0 2.0 0.5 2.0 -2.0");
 }
 
 TEST(ChatTemplate, MessagesAndVariablesOfAnyKind) {

@@ -1,6 +1,7 @@
 // The text of a chat template in tokens, with white space taken away as trim_blocks and lstrip_blocks say.
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 #include "multihead/text/chat/chat_template-inl.h"
 #include "multihead/text/unicode-inl.h"
@@ -96,7 +97,41 @@ class Lexer {
     return leave_tag(close + 2, sign, true);
   }
 
+  // {% raw %}: whether one stands here, and with it whether a line begins behind {% endraw %}.
+  std::optional<bool> raw() {
+    const size_t end = end_of_word("raw", at_);
+    if (end == std::string::npos) return std::nullopt;
+    leave_tag(end + (source_[end] == '-' || source_[end] == '+' ? 3 : 2), source_[end], false);
+    for (size_t open = source_.find("{%", at_); open != std::string::npos;
+         open = source_.find("{%", open + 1)) {
+      const size_t begin =
+          open + 2 + (open + 2 < source_.size() && (source_[open + 2] == '-' || source_[open + 2] == '+'));
+      const size_t close = end_of_word("endraw", begin);
+      if (close == std::string::npos) continue;
+      put_text(open, false);
+      const bool is_signed = source_[close] == '-' || source_[close] == '+';
+      return leave_tag(close + (is_signed ? 3 : 2), source_[close], true);
+    }
+    program_.fail(line_, "expected {% endraw %}");
+  }
+
+  // Where the tag ends, with its sign, that holds this word alone.
+  size_t end_of_word(std::string_view word, size_t at) const {
+    const auto skip = [&] {
+      while (at < source_.size() && std::isspace(static_cast<unsigned char>(source_[at]))) ++at;
+    };
+    skip();
+    if (!std::string_view(source_).substr(std::min(at, source_.size())).starts_with(word))
+      return std::string::npos;
+    at += word.size();
+    skip();
+    const std::string_view rest = std::string_view(source_).substr(at);
+    return rest.starts_with("%}") || rest.starts_with("-%}") || rest.starts_with("+%}") ? at
+                                                                                        : std::string::npos;
+  }
+
   bool code(char kind) {
+    if (const auto line_begins = kind == '%' ? raw() : std::nullopt) return *line_begins;
     const bool output = kind == '{';
     put(output ? Token::Kind::begin_output : Token::Kind::begin_block, output ? "{{" : "{%");
     const std::string_view close = output ? "}}" : "%}";

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <optional>
 
 #include "multihead/text/chat/chat_template-inl.h"
@@ -39,10 +40,8 @@ bool less(const std::string& op, const auto& a, const auto& b) {
 }  // namespace
 
 const Value* TemplateDict::find(const std::string& key) const {
-  for (auto member = members.rbegin(); member != members.rend(); ++member) {
-    if (member->first == key) return &member->second;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(members, key, &std::pair<std::string, Value>::first);
+  return found == members.end() ? nullptr : &found->second;
 }
 
 bool Value::truth() const {
@@ -208,12 +207,19 @@ Value TemplateBudget::list(std::vector<Value> items, int line, bool is_tuple) {
 
 Value TemplateBudget::dict(std::vector<std::pair<std::string, Value>> members, int line) {
   int depth = 1;
-  for (const auto& [key, item] : members) {
+  std::map<std::string, size_t> places;
+  std::vector<std::pair<std::string, Value>> kept;  // a key that comes again keeps its place
+  for (auto& [key, item] : members) {
     spend(128 + key.size(), line);
     depth = deeper(depth, item);
+    const auto [place, is_new] = places.emplace(key, kept.size());
+    if (is_new)
+      kept.emplace_back(std::move(key), std::move(item));
+    else
+      kept[place->second].second = std::move(item);
   }
   if (depth > kNesting) program.fail(line, "a dictionary is nested too deeply");
-  return std::make_shared<const TemplateDict>(TemplateDict{std::move(members), depth});
+  return std::make_shared<const TemplateDict>(TemplateDict{std::move(kept), depth});
 }
 
 namespace {
@@ -363,6 +369,19 @@ std::optional<Value> on_integers(const std::string& op, int64_t x, int64_t y) {
   return overflows ? std::nullopt : std::optional<Value>(result);
 }
 
+std::optional<Value> on_numbers(const std::string& op, double x, double y) {
+  if (op == "+") return x + y;
+  if (op == "-") return x - y;
+  if (op == "*") return x * y;
+  if (y == 0 || !std::isfinite(x) || !std::isfinite(y)) return std::nullopt;
+  if (op == "/") return x / y;
+  // As Python: the rest has the divisor's sign.
+  double rest = std::fmod(x, y), whole = (x - rest) / y;
+  if (rest != 0 && (rest < 0) != (y < 0)) rest += y, whole -= 1;
+  if (op == "%") return rest == 0 ? std::copysign(0.0, y) : rest;
+  return whole == 0 ? std::copysign(0.0, x / y) : std::round(whole);
+}
+
 }  // namespace
 
 Value calculate(const std::string& op, const Value& a, const Value& b, int line, TemplateBudget& budget) {
@@ -401,8 +420,9 @@ Value calculate(const std::string& op, const Value& a, const Value& b, int line,
     if (const auto result = on_integers(op, *x, *y)) return *result;
     budget.program.fail(line, quote(op), " of these integers has no result");
   }
-  if (const auto x = number(a), y = number(b); x && y && (op == "+" || op == "-" || op == "*")) {
-    return op == "+" ? *x + *y : op == "-" ? *x - *y : *x * *y;
+  if (const auto x = number(a), y = number(b); x && y) {
+    if (const auto result = on_numbers(op, *x, *y)) return *result;
+    budget.program.fail(line, quote(op), " of these numbers has no result");
   }
   budget.program.fail(line, quote(op), " of ", a.kind(), " and ", b.kind(), " is not supported");
 }
