@@ -17,7 +17,13 @@ for release in "$releases"/*/; do
     "$program" generate q4 --prompt "the cat" --temperature 0 --max-new-tokens 40
   } | cat -E >found.txt
   diff expected.txt found.txt || { echo "$release: not what that release wrote" >&2; exit 1; }
-  diff <(ls "$release/cache") <(ls cache) || { echo "$release: its cached prompts were not used" >&2; exit 1; }
+  # Prompts are cached for the layout that the weights are packed in, here that of AVX-512.
+  if "$program" --version | grep -q avx512; then
+    diff <(ls "$release/cache") <(ls cache) || { echo "$release: its cached prompts were not used" >&2; exit 1; }
+  else
+    diff <(ls "$release/cache") <(comm -12 <(ls "$release/cache") <(ls cache)) ||
+      { echo "$release: cached prompts are gone" >&2; exit 1; }
+  fi
   cd "$work"
   rm -r "$work/release"
 done
