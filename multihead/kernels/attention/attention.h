@@ -264,6 +264,10 @@ struct AttentionOutput {
   AttentionState state = {};
 };
 
+/// Beyond this a log-sum-exp alone says too little of a row's probabilities: its ulp is more than 1e-5. The backward pass
+/// then computes the row's scores once more for their own maximum and sum.
+inline constexpr float kLargeLogSum = 256;
+
 /// Backward. Gradients are overwritten, except where `accumulate` is set. Absent ones are not computed.
 struct AttentionGradient {
   Operand out, lse;  ///< the forward's

@@ -57,8 +57,8 @@ struct JobLayout {
     done = padded(s.tiles);
   }
   int64_t total() const {
-    return row_tiles + qt + d_out_t + d_query + 2 * delta + query + d_out + relative_key + relative_value +
-           done + std::accumulate(head_sums.begin(), head_sums.end(), int64_t{0});
+    return row_tiles + qt + d_out_t + d_query + 3 * delta + query + d_out + relative_key + relative_value +
+           2 * done + std::accumulate(head_sums.begin(), head_sums.end(), int64_t{0});
   }
 };
 
@@ -133,6 +133,7 @@ void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* 
   job.d_query = take(layout.d_query);
   job.delta = take(layout.delta);
   job.lse = take(layout.delta);
+  job.top = take(layout.delta);
   job.query = take(layout.query);
   job.d_out = take(layout.d_out);
   for (size_t i = 0; i < kHeadTerms; ++i) {
@@ -142,6 +143,7 @@ void place_backward_job(const BackwardCall& call, int64_t b, int64_t kv, float* 
   job.relative_key = take(layout.relative_key);
   job.relative_value = take(layout.relative_value);
   job.done = reinterpret_cast<std::atomic<int32_t>*>(take(layout.done));
+  job.has_top = reinterpret_cast<bool*>(take(layout.done));
   for (int64_t i = 0; i < s.tiles; ++i)
     new (&job.done[i]) std::atomic<int32_t>(0), new (&job.row_tiles[i]) RowTile;
   std::fill_n(job.relative_key, layout.relative_key, 0.0f);

@@ -38,17 +38,19 @@ struct BackwardJob {
   int64_t b = 0, kv = 0, rows = 0, tiles = 0, blocks = 0;
   int64_t span = 0, span_tiles = 0;  // tiles do not cross multiples of `span` rows: one head or several whole
   RowTile* row_tiles = nullptr;
-  float* qt = nullptr;                    // [tile][head_dim][kTileRows] scaled queries, or packed
-  float* d_out_t = nullptr;               // [tile][value_dim][kTileRows], or packed
-  float* d_query = nullptr;               // [tile][kTileRows][head_columns], not yet scaled
-  float* delta = nullptr;                 // [tile][kTileRows] ⟨out, d_out⟩ - d_lse
-  float* lse = nullptr;                   // [tile][kTileRows], +inf for empty rows
-  float* query = nullptr;                 // [tile][kTileRows][head_columns] if staged, or packed
-  float* d_out = nullptr;                 // [tile][kTileRows][value_columns] if staged, or packed
-  HeadSums head_sums = {};                // [block][group][HeadGradient::width]
-  float* relative_key = nullptr;          // [group][relative_key.span][head_columns], not yet scaled
-  float* relative_value = nullptr;        // [group][relative_value.span][value_columns]
-  float* captured = nullptr;              // [copies][ScoreFunction::captured], the call's
+  float* qt = nullptr;              // [tile][head_dim][kTileRows] scaled queries, or packed
+  float* d_out_t = nullptr;         // [tile][value_dim][kTileRows], or packed
+  float* d_query = nullptr;         // [tile][kTileRows][head_columns], not yet scaled
+  float* delta = nullptr;           // [tile][kTileRows] ⟨out, d_out⟩ - d_lse
+  float* lse = nullptr;             // [tile][kTileRows], +inf for empty rows; beyond `top` if there is one
+  float* top = nullptr;             // [tile][kTileRows] what the scores of rows count from
+  bool* has_top = nullptr;          // [tile] else scores count from 0
+  float* query = nullptr;           // [tile][kTileRows][head_columns] if staged, or packed
+  float* d_out = nullptr;           // [tile][kTileRows][value_columns] if staged, or packed
+  HeadSums head_sums = {};          // [block][group][HeadGradient::width]
+  float* relative_key = nullptr;    // [group][relative_key.span][head_columns], not yet scaled
+  float* relative_value = nullptr;  // [group][relative_value.span][value_columns]
+  float* captured = nullptr;        // [copies][ScoreFunction::captured], the call's
   std::atomic<int32_t>* turns = nullptr;  // [copies] blocks of this job that have added to a copy
   int64_t copies = 0;
   std::atomic<int32_t>* done = nullptr;  // [tile] key blocks whose share of d_query is in

@@ -37,6 +37,7 @@ bool BackwardFinish(const BackwardTaskArgs&) { return true; }
 #include "multihead/kernels/attention/engines/engine-inl.h"
 #include "multihead/kernels/attention/engines/engine_tile_gradients-inl.h"
 #include "multihead/kernels/attention/passes/backward_prepare-inl.h"
+#include "multihead/kernels/attention/passes/large_scores-inl.h"
 #include "multihead/kernels/attention/passes/table_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -104,21 +105,10 @@ HWY_NOINLINE void ChunkWeightGradients(const BackwardCall& call, const BackwardJ
   ZeroUnneeded(t, r, b.ds);
 }
 
-// P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
-template <class G>
-void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
-                    const BlockRange& r, const LaneTerms& lanes, const uint8_t* keep, bool rows,
-                    const BackwardBuffers& b) {
+// From products to scores, with all terms; the buffers start at r.k0.
+void ChunkScores(const BackwardCall& call, const RowTile& t, const BlockRange& r, const LaneTerms& lanes,
+                 const uint8_t* keep, bool rows, const BackwardBuffers& b) {
   const ForwardCall& c = call.forward;
-  const AttentionProblem& p = *c.p;
-  const RowTile& t = job.row_tiles[n];
-  if constexpr (G::kMakesGradients) {
-    if (G::MakesGradients(c)) return engine.MakeGradients(n, r, b.p, b.ds);
-  }
-  engine.Scores(n, r, b.p, b.ds);
-  if constexpr (requires { G::kSkipsKeys; }) {  // the engine that takes every option
-    if (c.terms->weights()) return ChunkWeightGradients<G>(call, job, n, r, lanes, keep, b);
-  }
   alignas(64) float unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
   if (rows) {
@@ -134,8 +124,27 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
   } else {
     MaskRows(t, r, b.p, unused);
   }
+}
+
+// P and dS of keys [r.k0, r.k1), a chunk that stays in L1; the buffers start at r.k0.
+template <class G>
+void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
+                    const BlockRange& r, const LaneTerms& lanes, const uint8_t* keep, bool rows,
+                    const BackwardBuffers& b) {
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  const RowTile& t = job.row_tiles[n];
+  if constexpr (G::kMakesGradients) {
+    if (G::MakesGradients(c)) return engine.MakeGradients(n, r, b.p, b.ds);
+  }
+  engine.Scores(n, r, b.p, b.ds);
+  if constexpr (requires { G::kSkipsKeys; }) {  // the engine that takes every option
+    if (c.terms->weights()) return ChunkWeightGradients<G>(call, job, n, r, lanes, keep, b);
+  }
+  ChunkScores(call, t, r, lanes, keep, rows, b);
   const float* lse = job.lse + n * kTileRows;
   const float* delta = job.delta + n * kTileRows;
+  if (job.has_top[n]) CountFrom(job.top + n * kTileRows, t, r, b.p);
   if (p.dropout_p > 0) {
     c.has_terms ? DropGradientRows<true>(p, t, r, lse, delta, b.p, b.ds, b.extra)
                 : DropGradientRows<false>(p, t, r, lse, delta, b.p, b.ds, b.extra);
@@ -156,11 +165,19 @@ bool SkipsKeys(const ForwardCall& c) {
   return false;
 }
 
-// P and dS of one tile against the keys of a block that it sees; dS of the others is 0 where terms look at it.
+// The keys from `a` to `e` that a tile sees.
 template <class G>
-void TileGradients(const BackwardCall& call, const BackwardJob& job, const G& engine, int64_t n,
-                   const BlockRange& r, const KeyRuns& runs, const LaneTerms& lanes,
-                   const BackwardBuffers& b) {
+KeyRuns RunsOfTile(const ForwardCall& c, const RowTile& t, int a, int e, uint8_t* keep) {
+  if (SkipsKeys<G>(c)) return seen_by_groups(*c.p, t, a, e, keep);
+  if (c.has_keep) return seen_keys(*c.p, t, a, e, false, keep);
+  return {.first = a, .last = e, .count = 1, .run = {{a, e, false}}};
+}
+
+// f(range, kept keys, whether rows have terms or masks, buffers) for chunks of the keys of a block that a tile sees. dS
+// of the others is 0 where terms look at it.
+template <class G, class Body>
+void EachChunk(const BackwardCall& call, const BackwardJob& job, int64_t n, const BlockRange& r,
+               const KeyRuns& runs, const BackwardBuffers& b, const Body& f) {
   const ForwardCall& c = call.forward;
   const RowTile& t = job.row_tiles[n];
   if (c.terms->relative_key) {
@@ -183,10 +200,50 @@ void TileGradients(const BackwardCall& call, const BackwardJob& job, const G& en
       BackwardBuffers chunk = b;
       chunk.p += by, chunk.ds += by, chunk.derivative += by, chunk.extra += by;
       if (b.raw) chunk.raw += by;
-      ChunkGradients(call, job, engine, n, MakeBlockRange(t, run, k, std::min(k + G::kChunkKeys, run.end)),
-                     lanes, run.partial ? b.keep + by : nullptr, c.has_terms || run.partial, chunk);
+      f(MakeBlockRange(t, run, k, std::min(k + G::kChunkKeys, run.end)), run.partial ? b.keep + by : nullptr,
+        c.has_terms || run.partial, chunk);
     }
   }
+}
+
+// What lse of a tile's large rows has lost (large_scores-inl.h). Of parts of the keys no sum is whole.
+template <class G>
+void FindLargeScores(const BackwardTaskArgs& args) {
+  const BackwardCall& call = *args.call;
+  const ForwardCall& c = call.forward;
+  const AttentionProblem& p = *c.p;
+  const BackwardJob& job = *args.job;
+  const int64_t n = args.index;
+  const RowTile& t = job.row_tiles[n];
+  float *const lse = job.lse + n * kTileRows, *const top = job.top + n * kTileRows;
+  job.has_top[n] = !t.empty() && !c.terms->weights() && !call.gradient.partial &&
+                   std::any_of(lse, lse + kTileRows, IsLarge);
+  if constexpr (G::kMakesGradients) job.has_top[n] = job.has_top[n] && !G::MakesGradients(c);
+  if (!job.has_top[n]) return;
+  const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
+  const int first = static_cast<int>(p.first_key()), last = static_cast<int>(first + p.key_count(job.b));
+  LaneTerms lanes;
+  if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
+  RowSums sums;
+  for (int k0 = first; k0 < last; k0 += static_cast<int>(kBackwardBlock)) {
+    const int k1 = std::min(k0 + static_cast<int>(kBackwardBlock), last), e = std::min(k1, t.end);
+    const int a = std::max(k0, t.begin) / G::kKeyStep * G::kKeyStep;
+    if (std::max(k0, t.begin) >= e) continue;
+    G engine(call, job, k0, k1, b.engine);
+    if constexpr (G::kMakesGradients) engine.Start(n);
+    const BlockRange r = MakeBlockRange(t, a, e);
+    const KeyRuns runs = RunsOfTile<G>(c, t, a, e, b.keep);
+    EachChunk<G>(call, job, n, r, runs, b,
+                 [&](const BlockRange& part, const uint8_t* keep, bool rows, const BackwardBuffers& chunk) {
+                   engine.Scores(n, part, chunk.p, chunk.ds);
+                   ChunkScores(call, t, part, lanes, keep, rows, chunk);
+                   c.has_terms ? AddToRowSums<true>(t, part, chunk.p, sums)
+                               : AddToRowSums<false>(t, part, chunk.p, sums);
+                 });
+    if constexpr (G::kMakesGradients) engine.Finish();
+  }
+  std::fill_n(top, kTileRows, 0.0f);
+  KeepRowSums(sums, c.has_terms ? 1.0f : 1 / kLog2e, lse, top);
 }
 
 // f(range, first number of its rows in the buffers) for the keys that a tile sees.
@@ -356,15 +413,13 @@ bool KeyBlock(const BackwardTaskArgs& args) {
     LaneTerms lanes;
     if (c.has_terms || c.has_keep) lanes = MakeLaneTerms(*c.terms, t);
     if constexpr (G::kMakesGradients) engine.Start(n);
-    KeyRuns runs{.first = a, .last = e, .count = 1, .run = {{a, e, false}}};
-    if (SkipsKeys<G>(c)) {
-      runs = seen_by_groups(p, t, a, e, b.keep);
-    } else if (c.has_keep) {
-      runs = seen_keys(p, t, a, e, false, b.keep);
-    }
+    const KeyRuns runs = RunsOfTile<G>(c, t, a, e, b.keep);
     const bool seen = runs.count > 0;
     if (seen) {
-      TileGradients(call, job, engine, n, r, runs, lanes, b);
+      EachChunk<G>(call, job, n, r, runs, b,
+                   [&](const BlockRange& part, const uint8_t* keep, bool rows, const BackwardBuffers& chunk) {
+                     ChunkGradients(call, job, engine, n, part, lanes, keep, rows, chunk);
+                   });
       const float* weights = p.dropout_p > 0 ? b.extra : b.p;
       EachRun(t, r, runs, [&](const BlockRange& run, int64_t at) {
         if (call.gradient.d_value) engine.AddToValues(n, run, weights + at, b.d_value);
@@ -402,7 +457,10 @@ BackwardOperands BackwardOperandsOf(const BackwardCall& call) {
 }
 
 void BackwardPrepare(const BackwardTaskArgs& args) {
-  WithGradients(args.call->forward, [&](auto g) { PrepareTile<typename decltype(g)::type>(args); });
+  WithGradients(args.call->forward, [&](auto g) {
+    PrepareTile<typename decltype(g)::type>(args);
+    FindLargeScores<typename decltype(g)::type>(args);
+  });
 }
 
 bool BackwardBlock(const BackwardTaskArgs& args) {
