@@ -145,6 +145,15 @@ TEST(MultiVectorEncoderTest, ReadsPyLatesFoldersAndStanfords) {
   EXPECT_EQ(queries.ends.to_vector<int64_t>(), (std::vector<int64_t>{0, 9, 18, 27, 36}));
   // [CLS] dog the cat . [SEP] without the full stop; the second is cut to seven tokens.
   EXPECT_EQ(encoder.encode(kColbertTexts, TextTask::document).ends.to_vector<int64_t>()[2], 5 + 7);
+  // Older ones do not say what they are.
+  const std::string own = (fs::path(folder.path) / "config_sentence_transformers.json").string();
+  std::string settings = read_file(own);
+  const std::string type = R"("model_type": "ColBERT", )";
+  folder.write("config_sentence_transformers.json", settings.erase(settings.find(type), type.size()));
+  EXPECT_EQ(vector_kind(folder.path), VectorKind::multi_vector);
+  EXPECT_EQ(
+      MultiVectorEncoder::load(folder.path).encode(kColbertTexts, TextTask::query).vectors.to_vector<float>(),
+      queries.vectors.to_vector<float>());
 
   const std::string stanford = folder.path + "/stanford";
   for (const char* file : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
@@ -194,6 +203,12 @@ TEST(MultiVectorEncoderTest, RefusesWhatItDoesNotKnow) {
               HasSubstr("not a multi-vector model"));
   EXPECT_THAT(error("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})"),
               HasSubstr("model_type"));
+  EXPECT_THAT(error("config_sentence_transformers.json",
+                    R"({"model_type": "MultiVectorEncoder", "query_length": 6})"),
+              HasSubstr("query_length is read where model_type is \"ColBERT\" or missing"));
+  folder.expand("false");
+  EXPECT_THAT(error("sentence_bert_config.json", R"({"query_expansion": {"strategy": "min"}})"),
+              HasSubstr("length"));
   EXPECT_THROW(
       MultiVectorEncoder::load(folder.path).encode(kColbertTexts, TextTask::query, {.truncate_dim = 2}),
       ValueError);

@@ -19,14 +19,14 @@
 namespace multihead::embed {
 namespace {
 
-// Where sentence-transformers has kept the name of a torch class.
+// Where sentence-transformers keeps the name of a torch class, and where it has kept it.
 std::optional<bool> read_sigmoid(const std::string& folder) {
   const Json config = detail::read_json(folder, "config.json");
   const Json own = detail::read_json(folder, "config_sentence_transformers.json");
   const Json* nested = detail::find_value(config, "sentence_transformers");
-  for (const Json* name : {nested == nullptr ? nullptr : detail::find_value(*nested, "activation_fn"),
-                           detail::find_value(config, "sbert_ce_default_activation_function"),
-                           detail::find_value(own, "activation_fn")}) {
+  for (const Json* name : {detail::find_value(own, "activation_fn"),
+                           nested == nullptr ? nullptr : detail::find_value(*nested, "activation_fn"),
+                           detail::find_value(config, "sbert_ce_default_activation_function")}) {
     if (name == nullptr || !name->is_string()) continue;
     const std::string& word = name->as_string();
     const bool is_sigmoid = word.ends_with(".Sigmoid");
@@ -106,6 +106,10 @@ TextClassifier TextClassifier::load(const std::string& folder, nn::WeightDtype w
            word_of(encoder.config().head));
   const int64_t length = detail::read_max_length(folder, encoder.config().context);
   TextClassifier loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(folder)), length);
+  detail::check_transformer(folder, loaded.tokenizer_, "sequence-classification");
+  const std::vector<detail::Module> modules = detail::read_modules(folder);
+  MH_CHECK(modules.size() == 1, FormatError, folder, "/modules.json: ", quote(modules.back().kind, 80),
+           " is not supported in a cross-encoder; supported is a Transformer alone");
   loaded.text_length_ = detail::read_tokenizer_length(folder, loaded.encoder_.config().context);
   loaded.sigmoid_ = read_sigmoid(folder);
   loaded.prompt_ = pair_prompt(folder);

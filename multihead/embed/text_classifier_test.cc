@@ -9,7 +9,9 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/io/json.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::embed {
 namespace {
@@ -70,6 +72,22 @@ TEST(TextClassifierTest, AFolderLimitsTextsAndSaysWhatAScoreIs) {
   EXPECT_FALSE(load_with(own, R"({"activation_fn": "torch.nn.modules.linear.Identity"})").has_sigmoid());
   EXPECT_TRUE(load_with(own, R"({"activation_fn": "torch.nn.modules.activation.Sigmoid"})").has_sigmoid());
   EXPECT_THROW(load_with(own, R"({"activation_fn": "torch.nn.modules.activation.Tanh"})"), FormatError);
+  load_with(own, R"({"activation_fn": "torch.nn.modules.linear.Identity"})");
+  Json config = io::load_json(folder + "/config.json");
+  config["sentence_transformers"] = Json::object({{"activation_fn", "torch.nn.modules.activation.Sigmoid"}});
+  EXPECT_FALSE(load_with("config.json", config.dump().c_str()).has_sigmoid()) << "the newer file counts";
+  EXPECT_MESSAGE(load_with("sentence_bert_config.json", R"({"transformer_task": "feature-extraction"})"),
+                 FormatError, "transformer_task");
+  EXPECT_MESSAGE(load_with("sentence_bert_config.json", R"({"config_kwargs": {"hidden_act": "relu"}})"),
+                 FormatError, "config_kwargs");
+  load_with(
+      "sentence_bert_config.json",
+      R"({"max_seq_length": 5, "transformer_task": "sequence-classification", "module_output_name": "scores"})");
+  EXPECT_MESSAGE(
+      load_with("modules.json", R"([{"type": "sentence_transformers.models.Transformer", "path": ""},
+                                               {"type": "sentence_transformers.LogitScore", "path": "1"}])"),
+      FormatError, "\"LogitScore\" is not supported in a cross-encoder");
+  std::filesystem::remove(folder + "/modules.json");
   const char* prompts =
       R"({"model_type": "CrossEncoder", "prompts": {"q": "the cat "}, "default_prompt_name": "q"})";
   const std::vector<TextPair> with = {{"the cat mat", pair[0].second}};

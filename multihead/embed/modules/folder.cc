@@ -52,12 +52,10 @@ VectorKind vector_kind(const std::string& folder) {
   if (!std::filesystem::is_directory(folder, ignored)) return VectorKind::dense;
   const Json json = detail::read_json(folder, "config_sentence_transformers.json");
   const Json* type = detail::find_value(json, "model_type");
-  if (type != nullptr) {
-    if (*type == Json("SparseEncoder")) return VectorKind::sparse;
-    if (*type == Json("MultiVectorEncoder") || *type == Json("ColBERT")) return VectorKind::multi_vector;
-    return VectorKind::dense;
-  }
-  return detail::is_stanford(folder) ? VectorKind::multi_vector : VectorKind::dense;
+  if (type != nullptr && *type == Json("SparseEncoder")) return VectorKind::sparse;
+  const bool is_native = type != nullptr && *type == Json("MultiVectorEncoder");
+  const bool is_other = type == nullptr && detail::is_stanford(folder);
+  return is_native || is_other || detail::is_pylate(json) ? VectorKind::multi_vector : VectorKind::dense;
 }
 
 namespace {
@@ -197,6 +195,20 @@ std::set<std::string> read_routes(const std::string& folder) {
   return {tasks.begin(), tasks.end()};
 }
 
+std::string pylate_setting(const Json& config) {
+  for (const char* key :
+       {"query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words",
+        "do_query_expansion", "query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"}) {
+    if (config.is_object() && config.find(key) != nullptr) return key;
+  }
+  return "";
+}
+
+bool is_pylate(const Json& config) {
+  const Json* type = find_value(config, "model_type");
+  return type != nullptr ? *type == Json("ColBERT") : !pylate_setting(config).empty();
+}
+
 bool is_stanford(const std::string& folder) {
   const Json config = read_json(folder, "config.json");
   const Json* classes = find_value(config, "architectures");
@@ -289,9 +301,10 @@ void check_transformer(const std::string& folder, const text::Tokenizer& tokeniz
   if (json.is_null()) return;
   const std::string file = joined(folder, "sentence_bert_config.json");
   MH_CHECK(json.is_object(), FormatError, file, ": must be an object");
-  const bool is_head = task == std::string_view("fill-mask");
-  const std::map<std::string_view, std::string_view> only = {{"transformer_task", task},
-                                                             {"module_output_name", "token_embeddings"}};
+  const bool is_pairs = task == std::string_view("sequence-classification");
+  const bool is_head = is_pairs || task == std::string_view("fill-mask");
+  const std::map<std::string_view, std::string_view> only = {
+      {"transformer_task", task}, {"module_output_name", is_pairs ? "scores" : "token_embeddings"}};
   constexpr std::string_view kRead[] = {"max_seq_length", "do_lower_case", "unpad_inputs"};
   for (const auto& [name, given] : json.members()) {
     const std::string key(name);

@@ -46,6 +46,10 @@ Tensor apply(const VectorStep& step, const Tensor& x);
 /// Columns after the step.
 int64_t width_after(const VectorStep& step, int64_t width);
 
+/// The first of PyLate's settings that a config_sentence_transformers.json holds; empty: it holds none.
+std::string pylate_setting(const Json& config);
+/// Whether it is PyLate's, up to version 3: these settings decide, unless model_type says so or otherwise.
+bool is_pylate(const Json& config);
 /// Whether config.json is that of Stanford's ColBERT.
 bool is_stanford(const std::string& folder);
 /// config_sentence_transformers.json, whose model_type must be one of `types` if it is given.

@@ -8,6 +8,7 @@
 #include "multihead/io/config.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/adapter.h"
+#include "multihead/models/files/hugging_face.h"
 
 namespace multihead::embed {
 namespace {
@@ -66,17 +67,19 @@ MultiVectorEncoder MultiVectorEncoder::load(const std::string& folder, nn::Weigh
     MH_CHECK(length <= context, FormatError, folder, ": texts of ", length,
              " tokens are longer than the model's context of ", context);
   }
-  MH_CHECK(!loaded.expansion_ || loaded.expansion_->is_attended ||
-               std::holds_alternative<models::Encoder>(loaded.model_.any()),
-           FormatError, folder,
-           ": query_expansion with attend false needs an encoder, and the model is none");
+  const auto* encoder = std::get_if<models::Encoder>(&loaded.model_.any());
+  // DeBERTa hides what is not attended to from itself, too.
+  MH_CHECK(
+      !loaded.expansion_ || loaded.expansion_->is_attended ||
+          (encoder != nullptr && models::family_of(encoder->config()) != "deberta-v2"),
+      FormatError, folder,
+      ": query_expansion with attend false is not supported for this model (an encoder, but not DeBERTa)");
   return loaded;
 }
 
 void MultiVectorEncoder::read_modules(const std::string& folder) {
   const std::vector<detail::Module> modules = detail::read_modules(folder);
   const Json config = detail::read_json(folder, kMultiVectorConfig);
-  const Json* type = detail::find_value(config, "model_type");
   if (modules.size() == 1) return read_stanford(folder);
   for (size_t i = 1; i < modules.size(); ++i) {
     if (modules[i].kind == "MultiVectorMask") {
@@ -86,7 +89,11 @@ void MultiVectorEncoder::read_modules(const std::string& folder) {
                                          "Transformer, Dense, MultiVectorMask and Normalize"));
     }
   }
-  if (type != nullptr && *type == Json("ColBERT")) read_pylate(folder);
+  if (detail::is_pylate(config)) return read_pylate(folder);
+  const std::string key = detail::pylate_setting(config);
+  MH_CHECK(key.empty(), FormatError, detail::joined(folder, kMultiVectorConfig), ": ", key,
+           " is read where model_type is \"ColBERT\" or missing; for others it belongs to "
+           "sentence_bert_config.json");
 }
 
 // sentence_bert_config.json's lengths and query_expansion, which come before what PyLate wrote.
@@ -102,6 +109,7 @@ void MultiVectorEncoder::read_lengths(const std::string& folder) {
   if (strategy != "fixed" && strategy != "min") {
     config.fail("strategy", concat("must be fixed or min, got ", quote(strategy, 80)));
   }
+  if (config.find("length") == nullptr) config.fail("length", "is missing: tokens of a query");
   const Json* token = config.find("token");
   set_expansion(config.integer_or("length", 0, {.min = 1}), strategy == "fixed",
                 config.boolean_or("attend", false),
@@ -174,8 +182,11 @@ void MultiVectorEncoder::read_pylate(const std::string& folder) {
   const std::optional<int64_t> queries = detail::read_length(folder, kMultiVectorConfig, "query_length");
   if (const auto length = detail::read_length(folder, kMultiVectorConfig, "document_length"))
     document_length_ = *length;
+  MH_CHECK(detail::find_value(json, "query_expansion") == nullptr, FormatError, file,
+           ": query_expansion is supported in sentence_bert_config.json alone");
   if (flag_of(json, "do_query_expansion", true, file)) {
-    set_expansion(queries.value_or(32), true, flag_of(json, "attend_to_expansion_tokens", false, file), "");
+    const bool attends = flag_of(json, "attend_to_mask_tokens", false, file);
+    set_expansion(queries.value_or(32), true, flag_of(json, "attend_to_expansion_tokens", attends, file), "");
   } else if (queries) {
     query_length_ = *queries;
   }

@@ -297,6 +297,16 @@ std::vector<int32_t> word_ids(const std::string& words, const std::string& confi
   return loaded({{"vocab.txt", words}, {"tokenizer_config.json", config}}).encode("the cat x");
 }
 
+TEST(VocabTxtTest, ClassesThatCutOtherwiseAreRefused) {
+  const std::string words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\nx\n";
+  EXPECT_THAT(word_ids(words, R"({"tokenizer_class": "DistilBertTokenizerFast"})"),
+              ElementsAre(2, 5, 6, 7, 3));
+  for (const char* name : {"BertJapaneseTokenizer", "PhobertTokenizer", "FooTokenizer"}) {
+    EXPECT_MESSAGE(word_ids(words, concat(R"({"tokenizer_class": ")", name, "\"}")), FormatError,
+                   concat("how ", name, " cuts and frames texts is not supported"));
+  }
+}
+
 TEST(VocabTxtTest, LinesAreIdsWhateverTheyHold) {
   const std::string head = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   EXPECT_THAT(word_ids(head + "the\ncat\nx\n"), ElementsAre(2, 5, 6, 7, 3));

@@ -29,12 +29,21 @@ MaskedLmSettings with_vocabulary(MaskedLmSettings s, int64_t vocab_size) {
   return s;
 }
 
+// A model that is fine-tuned keeps its sizes and positions: --context is the length of sequences, length_of(settings).
 models::Encoder make_model(const MaskedLmSettings& s, const std::string& init,
                            std::vector<std::string>& fresh) {
-  if (!init.empty())
-    return encoder_from(s.model, models::load_encoder(init, nn::WeightDtype::f32), s.seed, &fresh);
-  Rng rng(static_cast<uint64_t>(s.seed));
-  return {s.model, rng};
+  models::EncoderConfig config = s.model;
+  if (init.empty()) {
+    Rng rng(static_cast<uint64_t>(s.seed));
+    return {config, rng};
+  }
+  const models::Encoder start = models::load_encoder(init, nn::WeightDtype::f32);
+  models::EncoderConfig own = start.config();
+  refuse_other_sizes(model_fields(config), model_fields(own), init);
+  MH_CHECK(config.context <= own.context, ValueError, "train: a --context of ", config.context,
+           " tokens is more than the model of --init ", init, " reads, ", own.context);
+  config.context = own.context;
+  return encoder_from(config, start, s.seed, &fresh);
 }
 
 text::Tokenizer train_tokenizer(const std::string& text, const MaskedLmSettings& s) {

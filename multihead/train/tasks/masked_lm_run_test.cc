@@ -6,6 +6,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/testing/encoder_run.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::train {
 namespace {
@@ -53,6 +54,24 @@ TEST_F(MaskedLmRunTest, LearnsFromNothingAndFromAFolder) {
     EXPECT_EQ(tokenizer.encode("", {}),
               (std::vector<int32_t>{*tokenizer.id("[CLS]"), *tokenizer.id("[SEP]")}));
   }
+}
+
+// --context is the length of sequences, and of other sizes nothing is trained on.
+TEST_F(MaskedLmRunTest, AFolderKeepsItsPositionsAndSizes) {
+  MaskedLmRun r = run("a", "bert_masked_lm");
+  const models::EncoderConfig own = r.settings.model;
+  r.settings.steps = 1, r.settings.lr = 1e-12, r.settings.weight_decay = 0;
+  r.settings.model.context = own.context - 4;
+  train_masked_lm(r);
+  const models::Encoder before = models::load_encoder(path("bert_masked_lm")),
+                        after = models::load_encoder(path("a"));
+  EXPECT_EQ(after.config().context, own.context);
+  EXPECT_TRUE(testing::same_bits(before.position_embedding.weight, after.position_embedding.weight));
+  r.overwrite = true;
+  r.settings.model.context = own.context + 1;
+  EXPECT_MESSAGE(train_masked_lm(r), ValueError, "is more than the model of --init");
+  r.settings.model = own, r.settings.model.num_heads = 1;
+  EXPECT_MESSAGE(train_masked_lm(r), ValueError, "--heads 1 (it has ");
 }
 
 TEST_F(MaskedLmRunTest, AnInterruptedRunGoesOnBitForBit) {

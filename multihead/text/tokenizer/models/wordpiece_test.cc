@@ -69,9 +69,9 @@ TEST(WordPieceTest, EveryTokenOfEsmIsFoundInTheText) {
 
 TEST(WordPieceTest, MpnetsFrameIsRefused) {
   const VocabularyFolder folder("<s>\n</s>\n[UNK]\na", R"({"tokenizer_class": "MPNetTokenizer"})");
-  EXPECT_THAT(
-      [&] { Tokenizer::load(folder.path); },
-      ::testing::ThrowsMessage<FormatError>(HasSubstr("how MPNetTokenizer frames texts is not supported")));
+  EXPECT_THAT([&] { Tokenizer::load(folder.path); },
+              ::testing::ThrowsMessage<FormatError>(
+                  HasSubstr("how MPNetTokenizer cuts and frames texts is not supported")));
 }
 
 TEST(WordPieceTest, TheConfigSaysHowTextIsCleaned) {

@@ -16,6 +16,8 @@ namespace multihead::text {
 std::optional<std::string> overridden_json(const Tokenizer::Model& model, const Json& config,
                                            const std::string& model_type);
 
+/// Whether the class, if there is one, reads a bare vocab.txt as BERT's does.
+bool class_reads_word_pieces(const Json& config);
 /// Whether ids come with the number of their text where tokenizer_config.json has no model_input_names: by the class.
 /// Bare files do.
 bool class_gives_types(const Json& config, const std::string& model_type);

@@ -361,6 +361,12 @@ bool override_template(Json& root, const Tokenizer::Model& model, const Json& co
 
 }  // namespace
 
+bool class_reads_word_pieces(const Json& config) {
+  const std::string name = class_name(config, "");
+  const TokenizerClass& of = class_of(config, "");
+  return name.empty() || name == "PreTrained" || (of.remade == Remade::cleaning && !of.is_roberta);
+}
+
 bool class_gives_types(const Json& config, const std::string& model_type) {
   const std::string name = class_name(config, model_type);
   // This library's own folders of 0.1, whose models learned from types: transformers always writes the length.

@@ -112,8 +112,8 @@ std::string json_of_vocab_txt(const std::filesystem::path& folder) {
     return json_of_letters(tokens, file, config);
   }
   const Json& name = Reader::member(config, "tokenizer_class");
-  MH_CHECK(!name.is_string() || !name.as_string().starts_with("MPNet"), FormatError, file, ": how ",
-           name.as_string(), " frames texts is not supported; write a tokenizer.json with transformers");
+  MH_CHECK(class_reads_word_pieces(config), FormatError, file, ": how ", name.as_string(),
+           " cuts and frames texts is not supported; write a tokenizer.json with transformers");
   BertTokens special;
   std::string* const contents[] = {&special.unk, &special.sep, &special.pad, &special.cls, &special.mask};
   for (size_t i = 0; i < std::size(kRoleTokens); ++i) {
