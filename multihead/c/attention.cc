@@ -31,7 +31,7 @@ void attend(const mh_attention_shape& shape, const float* query, const float* ke
             const mh_attention_options& given, float* out) {
   const auto [batch, heads, kv_heads, query_length, key_length, head_dim, value_dim] = shape;
   Tensor lse;
-  AttentionOptions options{.mask = mask_of(shape, given), .softcap = static_cast<float>(given.softcap)};
+  AttentionOptions options{.mask = mask_of(shape, given), .softcap = given.softcap};
   if (given.scale != nullptr) options.scale = *given.scale;
   if (given.lse != nullptr) options.lse = &lse;
   const Tensor result = attention(view(query, {batch, heads, query_length, head_dim}, "query"),

@@ -21,7 +21,7 @@ LanguageModel::LayerCalls LanguageModel::layer_calls(const LanguageModelCall& ca
   LayerCalls calls{
       .state = call.state, .capture = call.capture, .everywhere = call.mask, .nearby = call.mask};
   calls.call.rng = call.rng;
-  calls.call.attention.softcap = static_cast<float>(config_.attention_softcap);
+  calls.call.attention.softcap = config_.attention_softcap;
   if (call.rows != nullptr) calls.call.attention.cu_seqlens = call.rows->cu_seqlens;
   const ContextScope* const part = ContextScope::current();
   if (part != nullptr) length = part->shards().length();

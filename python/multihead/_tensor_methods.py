@@ -241,7 +241,7 @@ class Methods:
             raise TypeError("Tensor: elements cannot be changed while a Tape records; use where() or concat(), which make new ones")
         if self.dtype == "bfloat16":
             raise TypeError("Tensor: NumPy has no bfloat16, so that elements cannot be set; use to('float32')")
-        if any(step == 0 and size > 1 for step, size in zip(self.strides, self.shape)):
+        if self.size and any(step == 0 and size > 1 for step, size in zip(self.strides, self.shape)):
             raise ValueError("Tensor: several elements of an expanded tensor are one in memory; copy() it first")
         items = key if isinstance(key, tuple) else (key,)
         np.asarray(self.detach())[tuple(_index(item) for item in items)] = _array(value)
@@ -360,6 +360,8 @@ class Methods:
         if self.ndim == 0:
             return self.reshape((1,))
         first, last = _axis(self.ndim, start), _axis(self.ndim, end)
+        if first > last:
+            raise ValueError(f"flatten: start must not come after end, got {start} and {end} of {self.ndim} axes")
         count = int(np.prod(self.shape[first : last + 1], dtype=np.int64))
         return self.reshape((*self.shape[:first], count, *self.shape[last + 1 :]))
 

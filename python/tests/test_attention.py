@@ -275,6 +275,41 @@ def test_what_cannot_be_traced(function, text):
     assert text in str(info.value)
 
 
+@pytest.mark.parametrize("take", [float, np.asarray, memoryview, lambda w: w.item(), lambda w: w.tolist(), lambda w: w.numpy()])
+def test_a_learned_number_is_no_constant(take):
+    w = mh.tensor(np.ones(1, dtype="f4"), requires_grad=True)
+    with pytest.raises(TypeError, match="for a constant"):
+        mh.score_mod(lambda s, b, h, q, k: s * np.asarray(take(w)).item())
+    assert mh.score_mod(lambda s, b, h, q, k: s * np.asarray(take(w.detach())).item()) is not None
+
+
+def test_flatten_needs_axes_in_order():
+    with pytest.raises(ValueError, match="start must not come after end, got 1 and 0 of 2 axes"):
+        mh.tensor(np.zeros((2, 3))).flatten(1, 0)
+
+
+def test_elements_of_an_empty_tensor_are_set():
+    t = mh.tensor(np.zeros((3, 0)))
+    t[0] = 1.0
+    assert t.shape == (3, 0)
+
+
+def test_values_go_with_a_centre_under_sparse_weights(rng):
+    q = rng.standard_normal((1, 2, 5, 4))
+    table = rng.standard_normal((2, 9, 4))
+    for normalise in ("sparsemax", "entmax15"):
+        out = mh.attention(q, q, q, relative_value=table, relative_center=4, normalise=normalise)
+        assert np.allclose(out, mh.attention(q, q, q, relative_value=table, normalise=normalise))
+
+
+def test_a_soft_cap_is_as_wide_as_the_scores(rng):
+    q = 10 * rng.standard_normal((1, 1, 6, 4))
+    capped = mh.attention(q, q, q, softcap=7.1, scale=0.5)
+    scores = 7.1 * np.tanh(0.5 * q[0, 0] @ q[0, 0].T / 7.1)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    assert np.allclose(capped[0, 0], weights / weights.sum(-1, keepdims=True) @ q[0, 0], rtol=0, atol=1e-13)
+
+
 def test_masks_by_function_skip_blocks(rng):
     q = rng.standard_normal((1, 1, 512, 16), dtype="f4")
     k = q.copy()

@@ -55,8 +55,8 @@ struct AttentionCapture {
 struct AttentionOptions {
   Mask mask = {};
   std::optional<double> scale =
-      {};             ///< default 1/sqrt(head_dim); 0 and negative numbers are taken as they are
-  float softcap = 0;  ///< c > 0: c · tanh(score / c), before biases and masks
+      {};              ///< default 1/sqrt(head_dim); 0 and negative numbers are taken as they are
+  double softcap = 0;  ///< c > 0: c · tanh(score / c), before biases and masks
   /// Added to the scores; broadcast to [B, H, Tq, Tk]; -inf excludes. This and the tensors below are f64 with
   /// f64 inputs, else f32, or of the type of 16-bit inputs.
   Tensor bias = {};

@@ -128,10 +128,11 @@ std::string explain_normalise(const O& o) {
 // --- softcap
 
 Tensor bind_softcap(const TermBinding& call) {
-  const float cap = call.options.softcap;
-  MH_CHECK(std::isfinite(cap) && cap >= 0, ValueError, call.who,
+  const double cap = call.options.softcap;
+  const auto narrow = static_cast<float>(cap);  // as kernels of f32 take it
+  MH_CHECK(std::isfinite(narrow) && cap >= 0 && (narrow > 0) == (cap > 0), ValueError, call.who,
            ": softcap must be >= 0 and finite (0 = none), got ", cap);
-  call.to.softcap = double{cap};
+  call.to.softcap = cap;
   return {};
 }
 
@@ -222,7 +223,7 @@ const AttentionTerm kTerms[] = {
     {[](const O& o, const ScoreMod&) { return o.softcap != 0; }, bind_softcap,
      [](const O& o) { return concat("softcap ", o.softcap, " (before biases and masks)"); },
      [](const Tensor& scores, const Composition& call) {
-       const double cap = double{call.options().softcap};
+       const double cap = call.options().softcap;
        return scale(tanh(scale(scores, 1 / cap)), cap);
      }},
     {has<&O::bias>, bind_bias, [](const O& o) { return tensor_text("bias", o.bias); },

@@ -143,6 +143,7 @@ Tensor attention_above_thresholds(const char* who, const AttentionOptions& optio
   AttentionOptions pass = options;
   pass.capture = nullptr, pass.rng = nullptr, pass.empty_row = EmptyRow::zero;
   pass.sinks = {}, pass.relative_value = {};
+  if (!pass.relative_bias.defined() && !pass.relative_key.defined()) pass.relative_center = -1;
   const auto sums_of = [&](Normalise normalise, const ScoreMod& weight) {
     Tensor sums;
     pass.normalise = normalise, pass.lse = &sums;

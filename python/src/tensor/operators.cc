@@ -60,6 +60,8 @@ bool is_captured(const Tensor& x, const nb::tuple& items) {
   return false;
 }
 
+}  // namespace
+
 void refuse_while_tracing(const Tensor& x) {
   if (is_tracing && x.requires_grad()) {
     throw nb::type_error(
@@ -67,8 +69,6 @@ void refuse_while_tracing(const Tensor& x) {
         "constant; index the tensor and go on with the traced value, or use tensor.detach()");
   }
 }
-
-}  // namespace
 
 double number_of(const Tensor& x) {
   refuse_while_tracing(x);

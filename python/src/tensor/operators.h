@@ -7,6 +7,8 @@
 
 namespace multihead::python {
 
+/// Throws TypeError where a traced function would take the elements of a tensor that learns for constants.
+void refuse_while_tracing(const Tensor& x);
 /// The value of a tensor with one element, unless a traced function would take it for a constant.
 double number_of(const Tensor& x);
 /// The same as a Python number of the tensor's kind.

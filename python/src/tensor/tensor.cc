@@ -110,6 +110,7 @@ class PyAutocast {
 // As NumPy sees it: a view for every dtype that NumPy has.
 nb::object to_numpy(nb::handle self) {
   const Tensor& x = nb::cast<const Tensor&>(self);
+  refuse_while_tracing(x);
   nb::object numpy = nb::module_::import_("numpy");
   if (x.dtype() != Dtype::bf16) return numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
   nb::object bfloat16;
@@ -341,6 +342,7 @@ void bind_tensor_class(nb::module_& m) {
       "A DLPack capsule that shares the memory.");
   c.def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(1, 0); });
   c.def("tolist", [](const Tensor& t) {  // of bfloat16, too, which NumPy may lack
+    refuse_while_tracing(t);
     return to_numpy(nb::cast(t.dtype() == Dtype::bf16 ? t.detach().to(Dtype::f32) : t)).attr("tolist")();
   });
   c.def(

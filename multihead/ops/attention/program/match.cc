@@ -163,7 +163,7 @@ bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, Attention
   const Matcher m(program);
   const int32_t root = m.result();
   if (const auto cap = match_softcap(m, root)) {
-    options.softcap = static_cast<float>(*cap);
+    options.softcap = *cap;
     return true;
   }
   const bool adds = m.is(root, Op::add_f);
@@ -174,7 +174,7 @@ bool match_score(const ScoreProgram& program, const ScoreSizes& sizes, Attention
     const auto cap = match_softcap(m, score);
     const auto distance = cap ? match_distance(m, rest, sizes.heads) : std::nullopt;
     if (!distance || (!distance->absolute && !sees_no_later_key(options.mask))) continue;
-    options.softcap = static_cast<float>(*cap);
+    options.softcap = *cap;
     options.alibi_slopes = slopes_tensor(distance->factors, adds ? -1 : 1, sizes.dtype);
     return true;
   }

@@ -4,6 +4,7 @@
 
 #include "python/src/tensor/convert.h"
 #include "python/src/tensor/dlpack.h"
+#include "python/src/tensor/operators.h"
 
 namespace multihead::python {
 namespace {
@@ -77,6 +78,13 @@ nb::object to_dlpack(const Tensor& tensor) {
 
 int get_buffer(PyObject* exporter, Py_buffer* view, int flags) {
   const Tensor& tensor = *nb::inst_ptr<Tensor>(exporter);
+  try {
+    refuse_while_tracing(tensor);
+  } catch (const nb::builtin_exception& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+    view->obj = nullptr;
+    return -1;
+  }
   static const char* const formats[] = {"f", "d", nullptr, "e", "q", "i", "?"};
   const char* format = formats[static_cast<int>(tensor.dtype())];
   if (format == nullptr || ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !tensor.is_contiguous())) {
