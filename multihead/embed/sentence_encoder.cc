@@ -163,6 +163,9 @@ SentenceEncoder SentenceEncoder::load_modules(const Source& source, const std::s
                             "Normalize"));
     }
   }
+  MH_CHECK(modules.size() == 1 || source.pooling ||
+               std::ranges::count(modules, "Pooling", &detail::Module::kind) > 0,
+           FormatError, folder, "/modules.json: no Pooling makes one vector of a text's");
   // The last one is an option of encode().
   if (!loaded.steps_.empty() && loaded.steps_.back().kind == VectorStep::Kind::normalize) {
     loaded.steps_.pop_back();

@@ -144,6 +144,9 @@ TEST(SentenceEncoderTest, ModulesFollowEachOtherInAnyOrderAndAreSaved) {
   io::save_safetensors(at + "/5/model.safetensors", {{"linear.weight", second}});
   folder.write("config_sentence_transformers.json", R"({"similarity_fn_name": "dot"})");
   const SentenceEncoder encoder = SentenceEncoder::load(at);
+  io::save_safetensors(at + "/5/model.safetensors", {{"linear.weight", second}, {"linear.bias", bias}});
+  EXPECT_MESSAGE(SentenceEncoder::load(at), FormatError, "has linear.bias");
+  io::save_safetensors(at + "/5/model.safetensors", {{"linear.weight", second}});
   EXPECT_FALSE(encoder.normalizes());
   EXPECT_EQ(encoder.dim(), 6);
   const Tensor x = normalized_rows(SentenceEncoder(make_encoder(), make_tokenizer()).encode(kTexts));

@@ -101,6 +101,7 @@ Tensor Tensor::borrow(void* data, const Shape& shape, const Shape& strides, Dtyp
                       std::shared_ptr<void> owner) {
   MH_CHECK(shape.rank() == strides.rank(), ShapeError, "tensor: shape ", shape, " and strides ", strides,
            " differ in rank");
+  MH_CHECK(data != nullptr || shape.numel() == 0, ValueError, "tensor: ", shape, " elements of no memory");
   const int64_t bytes = checked_multiply(shape.numel(), static_cast<int64_t>(size_of(dtype)), "tensor");
   auto storage = std::make_shared<Storage>(data, static_cast<size_t>(bytes), std::move(owner));
   return make(std::move(storage), data, shape, strides, dtype);

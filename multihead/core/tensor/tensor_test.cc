@@ -102,5 +102,10 @@ TEST(StorageTest, SecondRoundOfTheSameShapesAsksTheSystemForNothing) {
   EXPECT_EQ(memory_stats().system_allocations, before);
 }
 
+TEST(TensorTest, NoMemoryHoldsNoElements) {
+  EXPECT_THROW(Tensor::borrow(nullptr, {2, 2}, {2, 1}, Dtype::f32), ValueError);
+  EXPECT_EQ(Tensor::borrow(nullptr, {0, 2}, {2, 1}, Dtype::f32).numel(), 0);
+}
+
 }  // namespace
 }  // namespace multihead

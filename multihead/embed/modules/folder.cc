@@ -239,7 +239,9 @@ Prompts read_prompts(const std::string& folder, std::initializer_list<const char
     MH_CHECK(std::any_of(types.begin(), types.end(), [&](const char* name) { return *type == Json(name); }),
              FormatError, file, ": model_type must be ", known, ", got ", quote(type->dump(), 80));
   }
-  if (const Json* prompts = find_value(json, "prompts"); prompts != nullptr && prompts->is_object()) {
+  if (const Json* prompts = find_value(json, "prompts")) {
+    MH_CHECK(prompts->is_object(), FormatError, file, ": prompts must be an object, got ",
+             quote(prompts->dump(), 80));
     for (const auto& [name, prompt] : prompts->members()) {
       MH_CHECK(prompt.is_string(), FormatError, file, ": prompt ", quote(name), " must be a text");
       read.texts[std::string(name)] = prompt.as_string();

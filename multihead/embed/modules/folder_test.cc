@@ -21,6 +21,8 @@ TEST(SentenceFolderTest, FoldersThatAreNotUnderstoodAreRefused) {
   EXPECT_THAT(folder.error(), HasSubstr("leaves the folder"));
   folder.write("modules.json", "[" + module("Transformer", "") + "," + module("CNN", "1") + "]");
   EXPECT_THAT(folder.error(), HasSubstr("\"CNN\" is not supported"));
+  folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Normalize", "1") + "]");
+  EXPECT_THAT(folder.error(), HasSubstr("no Pooling makes one vector"));
   folder.write("modules.json", "[" + module("Pooling", "") + "]");
   EXPECT_THAT(folder.error(), HasSubstr("must be a Transformer"));
   folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
@@ -43,6 +45,8 @@ TEST(SentenceFolderTest, FoldersThatAreNotUnderstoodAreRefused) {
   folder.write("sentence_bert_config.json", "{}");
   folder.write("config_sentence_transformers.json", R"({"model_type": "SparseEncoder"})");
   EXPECT_THAT(folder.error(), HasSubstr("model_type"));
+  folder.write("config_sentence_transformers.json", R"({"prompts": ["query: "]})");
+  EXPECT_THAT(folder.error(), HasSubstr("prompts must be an object"));
   for (const char* columns : {"0", "-1", "1.5", "\"4\""}) {
     folder.write("config_sentence_transformers.json", concat(R"({"truncate_dim": )", columns, "}"));
     EXPECT_THAT(folder.error(), HasSubstr("truncate_dim must be a positive integer"));

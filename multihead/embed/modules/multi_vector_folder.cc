@@ -155,9 +155,9 @@ void MultiVectorEncoder::read_mask(const std::string& folder) {
   const std::string file = detail::joined(folder, "config.json");
   const Json json = io::load_json(file);
   io::ConfigReader config(json, file);
-  if (const Json* words = config.find("skiplist_words"))
+  if (const Json* words = config.find("skiplist_words"); words != nullptr && !words->is_null())
     skip_words(skip_list(*words, file + ": skiplist_words"));
-  if (const Json* tasks = config.find("skiplist_tasks")) {
+  if (const Json* tasks = config.find("skiplist_tasks"); tasks != nullptr && !tasks->is_null()) {
     skips_queries_ = skips_documents_ = false;
     for (const std::string& task : skip_list(*tasks, file + ": skiplist_tasks")) {
       (task == "query" ? skips_queries_ : skips_documents_) = true;

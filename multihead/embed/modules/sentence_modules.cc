@@ -134,8 +134,11 @@ VectorStep read_dense(const std::string& folder, int64_t in, const std::string& 
     const int64_t given = config.integer_or(key, size);
     if (given != size) config.fail(key, concat("must be ", size, ", the weight's, got ", given));
   }
-  if (config.boolean_or("bias", weights.contains("linear.bias"))) {
+  const bool has_bias = weights.contains("linear.bias");
+  if (config.boolean_or("bias", has_bias)) {
     step.bias = loaded_weight(weights, "linear.bias", {out});
+  } else if (has_bias) {
+    config.fail("bias", concat("is false, but ", weights.path(), " has linear.bias"));
   }
   step.has_residual = config.boolean_or("use_residual", false);
   if (step.has_residual && in != out) step.residual = loaded_weight(weights, "residual.weight", {out, in});
