@@ -70,7 +70,7 @@ void choose(Fields& fields, bool is_flat, ToolRequest& request) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == Json("auto")) return;
   if (*choice == Json("none")) {
-    request = {};
+    request = {.only_one = request.only_one};
   } else if (*choice == Json("required")) {
     request.must_call = true;
   } else if (choice->is_object()) {
@@ -146,7 +146,7 @@ void read_response_format(Fields& fields, GenerationJob& job) {
 ToolRequest read_tools(Fields& fields, const ServedModel& model, bool is_flat) {
   constexpr size_t kMostTools = 128;
   ToolRequest request;
-  fields.boolean("parallel_tool_calls", true);
+  request.only_one = !fields.boolean("parallel_tool_calls", true);
   const Json* given = fields.find("tools");
   if (given == nullptr || (given->is_array() && given->size() == 0)) {
     fields.only("tool_choice", {Json("none"), Json("auto")});

@@ -54,6 +54,7 @@ struct ToolRequest {
   Json tools = Json::array();                 ///< as OpenAI's chat has them
   std::vector<Json> functions = {};           ///< those that may be called
   bool must_call = false, is_strict = false;
+  bool only_one = false;  ///< call: parallel_tool_calls is false
 };
 /// Reads tools, tool_choice, parallel_tool_calls; `is_flat`: as /v1/responses has them. Throws ApiError.
 ToolRequest read_tools(Fields& fields, const ServedModel& model, bool is_flat);

@@ -58,7 +58,7 @@ class OllamaWriter : public GenerationListener {
   OllamaWriter(ServedModel& model, std::shared_ptr<Reply> reply, bool is_chat, bool streams,
                const ToolRequest& tools)
       : model_(model), reply_(std::move(reply)), is_chat_(is_chat), streams_(streams) {
-    if (tools.style) parser_.emplace(*tools.style, tools.must_call);
+    if (tools.style) parser_.emplace(*tools.style, tools.must_call, tools.only_one);
   }
 
   void begin() override {

@@ -117,7 +117,7 @@ void openai_chat(const Call& call) {
   }
   Json messages = read_messages(fields.required("messages"), "messages");
   fields.finish();
-  form.tools = tools.style, form.in_call = tools.must_call;
+  form.tools = tools.style, form.in_call = tools.must_call, form.only_one = tools.only_one;
   set_chat(model, std::move(messages), std::move(variables), std::move(tools), job);
   start_writing(call, model, std::move(job), std::move(form), 1);
 }

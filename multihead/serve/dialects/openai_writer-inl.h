@@ -17,6 +17,7 @@ struct OpenAiForm {
   bool is_chat = false, streams = false, shows_usage = false, has_logprobs = false;
   std::optional<text::ToolStyle> tools = {};  ///< calls are looked for in the answer
   bool in_call = false;                       ///< it must be one
+  bool only_one = false;                      ///< and no others
   int64_t created = seconds_now();
 };
 

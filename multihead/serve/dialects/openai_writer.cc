@@ -27,7 +27,7 @@ class OpenAiWriter : public GenerationListener {
   OpenAiWriter(OpenAiForm form, ServedModel& model, std::shared_ptr<Reply> reply, size_t choices)
       : form_(std::move(form)), model_(model), reply_(std::move(reply)), choices_(choices) {
     if (!form_.tools) return;
-    for (Choice& choice : choices_) choice.parser.emplace(*form_.tools, form_.in_call);
+    for (Choice& choice : choices_) choice.parser.emplace(*form_.tools, form_.in_call, form_.only_one);
   }
 
   void begin() override {

@@ -13,7 +13,7 @@ class ResponseWriter : public GenerationListener {
   ResponseWriter(Json frame, ServedModel& model, std::shared_ptr<Reply> reply, bool streams,
                  const ToolRequest& tools)
       : frame_(std::move(frame)), model_(model), reply_(std::move(reply)), streams_(streams) {
-    if (tools.style) parser_.emplace(*tools.style, tools.must_call);
+    if (tools.style) parser_.emplace(*tools.style, tools.must_call, tools.only_one);
   }
 
   void begin() override {
@@ -266,7 +266,6 @@ void openai_responses(const Call& call) {
                              {"instructions", Json()},
                              {"model", model.model.name},
                              {"output", Json::array()},
-                             {"parallel_tool_calls", true},
                              {"store", false},
                              {"temperature", job.options.sampling.temperature},
                              {"top_p", job.options.sampling.top_p},
@@ -276,6 +275,7 @@ void openai_responses(const Call& call) {
   if (const Json* tools = fields.find("tools")) frame["tools"] = *tools;
   if (const Json* choice = fields.find("tool_choice")) frame["tool_choice"] = *choice;
   ToolRequest tools = read_tools(fields, model, true);
+  frame["parallel_tool_calls"] = !tools.only_one;
   const std::string instructions = fields.text("instructions");
   if (!instructions.empty()) frame["instructions"] = instructions;
   const Json messages = read_items(fields.required("input"), instructions);

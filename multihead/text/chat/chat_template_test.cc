@@ -64,6 +64,8 @@ TEST(ChatTemplate, PlainValuesHaveNoMembers) {
 
 TEST(ChatTemplate, SlicesOfTuplesAreTuples) {
   EXPECT_EQ(render("{{ (1, 2)[:-1] }}{{ (1, 2)[::-1] }}{{ [1, 2][::-1] }}"), "(1,)(2, 1)[2, 1]");
+  EXPECT_EQ(render("{{ (1, 2) + (3,) }}{{ [1] + [2] }}"), "(1, 2, 3)[1, 2]");
+  EXPECT_THAT(error_in<FormatError>("{{ (1, 2) + [3] }}"), ::testing::HasSubstr("\"+\" of"));
 }
 
 TEST(ChatTemplate, WhiteSpaceControl) {

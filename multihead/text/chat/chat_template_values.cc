@@ -401,10 +401,10 @@ Value calculate(const std::string& op, const Value& a, const Value& b, int line,
   }
   if (op == "+" && a.text() != nullptr && b.text() != nullptr)
     return budget.string(*a.text() + *b.text(), line);
-  if (op == "+" && a.list() != nullptr && b.list() != nullptr) {
+  if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->is_tuple == b.list()->is_tuple) {
     std::vector<Value> items = budget.items(a, line), more = budget.items(b, line);
     items.insert(items.end(), more.begin(), more.end());
-    return budget.list(std::move(items), line);
+    return budget.list(std::move(items), line, a.list()->is_tuple);
   }
   if (op == "*" && a.text() != nullptr && integer(b)) {
     const auto times = static_cast<size_t>(std::max<int64_t>(*integer(b), 0));

@@ -220,14 +220,25 @@ grammar::LanguagePtr text_or_call_language(ToolStyle style, const std::vector<Js
   return calls_of(row_of(style), functions, row_of(style).trigger);
 }
 
-ToolCallParser::ToolCallParser(ToolStyle style, bool in_call)
-    : style_(style), in_call_(in_call || row_of(style).trigger.empty()) {}
+ToolCallParser::ToolCallParser(ToolStyle style, bool in_call, bool only_one)
+    : style_(style), in_call_(in_call || row_of(style).trigger.empty()), only_one_(only_one) {}
+
+std::vector<ToolCallParser::Event> ToolCallParser::kept(std::vector<Event> events) {
+  if (!only_one_) return events;
+  std::vector<Event> first;
+  for (Event& event : events) {
+    const bool follows = event.call > 0 || (event.call < 0 && has_first_);
+    has_first_ = has_first_ || event.call == 0;
+    if (!follows) first.push_back(std::move(event));
+  }
+  return first;
+}
 
 std::vector<ToolCallParser::Event> ToolCallParser::add(std::string_view text) {
   std::vector<Event> events;
   buffer_ += text;
   read(events, false);
-  return events;
+  return kept(std::move(events));
 }
 
 std::vector<ToolCallParser::Event> ToolCallParser::end() {
@@ -238,7 +249,7 @@ std::vector<ToolCallParser::Event> ToolCallParser::end() {
   if (!(held_ + buffer_).empty() && !is_named_ && !is_rest) events.push_back({.content = held_ + buffer_});
   held_.clear();
   buffer_.clear();
-  return events;
+  return kept(std::move(events));
 }
 
 void ToolCallParser::read(std::vector<Event>& events, bool is_end) {

@@ -47,20 +47,24 @@ class ToolCallParser {
     std::string arguments = {};  ///< the next part of the JSON text
   };
 
-  /// `in_call`: the answer begins behind call_prefix().
-  ToolCallParser(ToolStyle style, bool in_call);
+  /// `in_call`: the answer begins behind call_prefix(). `only_one`: what follows the first call is left out.
+  ToolCallParser(ToolStyle style, bool in_call, bool only_one = false);
   std::vector<Event> add(std::string_view text);
   /// The rest. What looked like a call and is none is content.
   std::vector<Event> end();
-  int64_t calls() const { return calls_ + (is_named_ ? 1 : 0); }
+  int64_t calls() const {
+    const int64_t all = calls_ + (is_named_ ? 1 : 0);
+    return only_one_ && all > 1 ? 1 : all;
+  }
 
  private:
+  std::vector<Event> kept(std::vector<Event> events);
   void read(std::vector<Event>& events, bool is_end);
   bool read_text(std::vector<Event>& events, bool is_end);
   bool read_call(std::vector<Event>& events);
 
   ToolStyle style_;
-  bool in_call_;
+  bool in_call_, only_one_, has_first_ = false;
   std::string buffer_, held_;  // held_: what the buffer began with before it was taken for a call
   int64_t calls_ = 0;
   bool is_named_ = false;

@@ -12,8 +12,9 @@ namespace multihead::text {
 namespace {
 
 // What the parser hears of a text that comes in pieces of so many bytes: content, and each call as NAME(ARGUMENTS).
-std::string heard(ToolStyle style, bool in_call, const std::string& text, size_t piece) {
-  ToolCallParser parser(style, in_call);
+std::string heard(ToolStyle style, bool in_call, const std::string& text, size_t piece,
+                  bool only_one = false) {
+  ToolCallParser parser(style, in_call, only_one);
   std::string content;
   std::vector<std::string> calls;
   const auto hear = [&](const std::vector<ToolCallParser::Event>& events) {
@@ -29,6 +30,7 @@ std::string heard(ToolStyle style, bool in_call, const std::string& text, size_t
   };
   for (size_t at = 0; at < text.size(); at += piece) hear(parser.add(text.substr(at, piece)));
   hear(parser.end());
+  EXPECT_EQ(parser.calls(), std::ssize(calls));
   for (const std::string& call : calls) content += "|" + call + ")";
   return content;
 }
@@ -64,6 +66,8 @@ TEST(ToolCallParserTest, SplitsTextAndCallsHoweverTheyCome) {
   for (const Case& one : cases) {
     for (const size_t piece : {1, 3, 1000}) {
       EXPECT_EQ(heard(one.style, one.in_call, one.text, piece), one.heard) << one.text << " by " << piece;
+      const std::string first = one.heard.substr(0, one.heard.find(gb, 1));
+      EXPECT_EQ(heard(one.style, one.in_call, one.text, piece, true), first) << one.text << " by " << piece;
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/text/corpus/token_labels.h"
 #include "multihead/text/tokenizer/tokenizer.h"
@@ -91,10 +92,17 @@ std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   return tokens;
 }
 
-// Converts by way of Python's json module, which refuses what JSON cannot hold.
+// Converts by way of Python's json module, which refuses what JSON cannot hold. An integer of more than 64 bits would be
+// a float here.
 Json to_json(nb::handle value) {
-  const nb::object text =
-      nb::module_::import_("json").attr("dumps")(value, "ensure_ascii"_a = false, "allow_nan"_a = false);
+  const nb::object json = nb::module_::import_("json");
+  const nb::object text = json.attr("dumps")(value, "ensure_ascii"_a = false, "allow_nan"_a = false);
+  const auto check = [](const std::string& digits) {
+    if (!spelled_number<int64_t>(digits))
+      throw nb::value_error(concat("apply_chat_template: ", digits, " has more than 64 bits").c_str());
+    return 0;
+  };
+  json.attr("loads")(text, "parse_int"_a = nb::cpp_function(check));
   return Json::parse(nb::cast<std::string>(text), "apply_chat_template");
 }
 
@@ -124,7 +132,9 @@ nb::object apply_chat_template(const Tokenizer& t, nb::handle messages, bool add
   std::vector<int32_t> ids;
   std::string prompt;
   unlocked([&] {
-    prompt = t.apply_chat_template(list, add_generation_prompt, values, chat_template.value_or(""));
+    const bool is_blank = chat_template && chat_template->empty();
+    if (!is_blank)
+      prompt = t.apply_chat_template(list, add_generation_prompt, values, chat_template.value_or(""));
     if (tokenize) ids = t.encode(prompt, {.parse_special = true, .add_template = false});
     return 0;
   });
