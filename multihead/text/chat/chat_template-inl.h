@@ -181,7 +181,7 @@ class TemplateBudget {
   /// Where `needle` begins in the text from `at` on, or npos; linear.
   size_t find(std::string_view text, std::string_view needle, size_t at, int line);
   TemplateValue of(const Json& json, int line);
-  TemplateValue dict(std::vector<std::pair<std::string, TemplateValue>> members, int line);
+  TemplateValue dict(const std::vector<std::pair<std::string, TemplateValue>>& members, int line);
   TemplateValue string(std::string text, int line) {
     spend(64 + text.size(), line);
     return text;

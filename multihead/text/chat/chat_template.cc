@@ -314,7 +314,7 @@ class Renderer {
       if (!key) program_.fail(node.line, "a key must be a string or an integer, got ", given.kind());
       members.emplace_back(*key, evaluate(node.args[i + 1]));
     }
-    return budget_.dict(std::move(members), node.line);
+    return budget_.dict(members, node.line);
   }
 
   // A filter or test of its first argument.

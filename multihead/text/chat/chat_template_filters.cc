@@ -185,7 +185,7 @@ Value indented(const In& in) {
 }
 
 // Jinja's: words end at spaces, hyphens and opening brackets.
-Value titled(const In& in) {
+Value title_by_jinja(const In& in) {
   std::string text = lower_case(in.text_on(), in.call.name, in.call.line, in.budget);
   bool begins = true;
   for (char& c : text) {
@@ -259,7 +259,7 @@ Value default_of(const In& in) {
   return !missing ? in.on() : in.given[0] == nullptr ? Value(std::string()) : *in.given[0];
 }
 
-Value join(const In& in) {
+Value join_items(const In& in) {
   std::vector<Value> items = in.items();
   if (const std::string* path = path_of(in, 1))
     for (Value& item : items) item = attribute_path(item, *path, in);
@@ -289,7 +289,7 @@ constexpr TemplateFunction kFilters[] = {
     {"indent", indented, 0, {"width", "first", "blank"}},
     {"int", to_integer, 0, {"default"}},
     {"items", pairs},
-    {"join", join, 0, {"d", "attribute"}},
+    {"join", join_items, 0, {"d", "attribute"}},
     {"last", end_of<false>},
     {"length", length},
     {"list", [](const In& in) { return in.list(in.items()); }},
@@ -305,7 +305,7 @@ constexpr TemplateFunction kFilters[] = {
     {"selectattr", select_by_attribute<true>, kAnyArguments},
     {"sort", sort, 0, {"reverse", "case_sensitive", "attribute"}},
     {"string", [](const In& in) { return in.string(in.text_on()); }},
-    {"title", titled},
+    {"title", title_by_jinja},
     {"tojson", to_json, 0, {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {"trim", stripped, 0, {"chars"}},
     {"unique", unique, 0, {"case_sensitive", "attribute"}},

@@ -14,7 +14,7 @@ using In = TemplateArguments;
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_letter(char c) { return is_upper(c) || is_lower(c); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Whose letters have a case that is known here.
 const std::string& ascii(const std::string& text, const std::string& name, int line, TemplateBudget& budget) {
@@ -164,7 +164,7 @@ Value has_case(const In& in) {
 Value is_space(const In& in) { return !in.on().text()->empty() && strip_front(*in.on().text()).empty(); }
 
 // str.title(): a letter after anything else is a capital.
-Value titled(const In& in) {
+Value title_by_python(const In& in) {
   std::string text = ascii(in);
   bool is_in_word = false;
   for (char& c : text) {
@@ -174,7 +174,7 @@ Value titled(const In& in) {
   return in.string(std::move(text));
 }
 
-Value join(const In& in) {
+Value join_texts(const In& in) {
   const TemplateList* list = in.given[0]->list();
   const auto is_text = [](const Value& item) { return item.text() != nullptr; };
   if (list == nullptr || !std::ranges::all_of(list->items, is_text)) in.unsupported();
@@ -204,17 +204,17 @@ constexpr TemplateFunction kOfStrings[] = {
     {"rsplit", split_from_the_end, 0, {"sep", "maxsplit"}},
     {"splitlines", split_lines},
     {"replace", replaced, 2, {kByPlace, kByPlace, kByPlace}},
-    {"join", join, 1, {kByPlace}},
+    {"join", join_texts, 1, {kByPlace}},
     {"find", [](const In& in) { return position(in, false); }, 1, {kByPlace}},
     {"rfind", [](const In& in) { return position(in, true); }, 1, {kByPlace}},
     {"count", count, 1, {kByPlace}},
     {"upper", to_upper},
     {"lower", to_lower},
     {"capitalize", capitalized},
-    {"title", titled},
-    {"isdigit", consists_of<is_digit>},
+    {"title", title_by_python},
+    {"isdigit", consists_of<is_ascii_digit>},
     {"isalpha", consists_of<is_letter>},
-    {"isalnum", consists_of<[](char c) { return is_letter(c) || is_digit(c); }>},
+    {"isalnum", consists_of<[](char c) { return is_letter(c) || is_ascii_digit(c); }>},
     {"isupper", has_case<is_lower>},
     {"islower", has_case<is_upper>},
     {"isspace", is_space},

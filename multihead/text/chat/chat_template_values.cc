@@ -113,7 +113,7 @@ Value TemplateBudget::of(const Json& json, int line) {
     case Json::Kind::object: {
       std::vector<std::pair<std::string, Value>> members;
       for (const auto& [key, item] : json.members()) members.emplace_back(key, of(item, line));
-      return dict(std::move(members), line);
+      return dict(members, line);
     }
   }
   return {};
@@ -205,18 +205,18 @@ Value TemplateBudget::list(std::vector<Value> items, int line, bool is_tuple) {
   return std::make_shared<const TemplateList>(TemplateList{std::move(items), depth, is_tuple});
 }
 
-Value TemplateBudget::dict(std::vector<std::pair<std::string, Value>> members, int line) {
+Value TemplateBudget::dict(const std::vector<std::pair<std::string, Value>>& members, int line) {
   int depth = 1;
   std::map<std::string, size_t> places;
   std::vector<std::pair<std::string, Value>> kept;  // a key that comes again keeps its place
-  for (auto& [key, item] : members) {
+  for (const auto& [key, item] : members) {
     spend(128 + key.size(), line);
     depth = deeper(depth, item);
     const auto [place, is_new] = places.emplace(key, kept.size());
     if (is_new)
-      kept.emplace_back(std::move(key), std::move(item));
+      kept.emplace_back(key, item);
     else
-      kept[place->second].second = std::move(item);
+      kept[place->second].second = item;
   }
   if (depth > kNesting) program.fail(line, "a dictionary is nested too deeply");
   return std::make_shared<const TemplateDict>(TemplateDict{std::move(kept), depth});
