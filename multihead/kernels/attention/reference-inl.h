@@ -11,6 +11,7 @@
 
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
+#include "multihead/kernels/attention/row_softmax-inl.h"
 #include "multihead/kernels/cpu/float_environment-inl.h"
 
 namespace multihead::kernels {
@@ -367,27 +368,6 @@ void reference_weight_gradients(const AttentionProblem& p, const ScoreTerms& t, 
     row.d_probability[j] = row.keep[j] ? row.d_probability[j] * row.score[j] : T{0};
 }
 
-/// The softmax of a row by its log-sum-exp: e^(score - top - rest). A large one is known to its ulp alone, so that a
-/// row's probabilities would not add to one: there the row's own maximum and sum count, but where a sink is in `lse`.
-template <class T>
-struct RowSoftmax {
-  T top = 0, rest;
-  RowSoftmax(const ReferenceRow<T>& row, int64_t n, T lse, bool is_part) : rest(lse) {
-    if (is_part || !(std::abs(lse) > kLargeLogSum)) return;
-    T most = std::numeric_limits<T>::lowest();
-    for (int64_t j = 0; j < n; ++j)
-      if (row.keep[j]) most = std::max(most, row.score[j]);
-    double sum = 0;
-    for (int64_t j = 0; j < n; ++j)
-      if (row.keep[j]) sum += std::exp(static_cast<double>(row.score[j]) - static_cast<double>(most));
-    if (!(sum > 0)) return;
-    const double given = static_cast<double>(lse) - static_cast<double>(most), own = std::log(sum);
-    const double doubt = 8 * std::numeric_limits<T>::epsilon() * std::abs(static_cast<double>(lse));
-    top = most, rest = static_cast<T>(given > own + doubt ? given : own);
-  }
-  T operator()(T score) const { return std::exp(score - top - rest); }
-};
-
 /// Adds one row's share to every gradient.
 template <class T>
 void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, const AttentionInput& in,
@@ -431,7 +411,7 @@ void reference_backward_row(const AttentionProblem& p, const ScoreTerms& t, cons
     return;
   }
   reference_scores(p, t, in, b, h, i, derivative_for(t, g), row);
-  const RowSoftmax<T> softmax(row, n, lse, g.partial);
+  const RowSoftmax<T> softmax(row.score.data(), row.keep.data(), n, lse, g.partial);
   // Σ_j p_j · dp_j = ⟨out, d_out⟩, less what a gradient of lse gives each score: dlse/ds_j = p_j
   T delta = g.d_lse ? -row_of<T>({static_cast<const T*>(g.d_lse), g.lse.strides}, b, h, 0)[qi] : T{0};
   for (int64_t j = 0; j < n; ++j) {

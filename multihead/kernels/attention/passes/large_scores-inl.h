@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "multihead/kernels/attention/block/block-inl.h"
+#include "multihead/kernels/attention/row_softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
@@ -77,14 +78,12 @@ inline void CountFrom(const float* top, const RowTile& t, const BlockRange& r, f
 
 inline bool IsLarge(float lse) { return std::abs(lse) > kLargeLogSum && std::abs(lse) <= kMaxFloat; }
 
-// Rows of large scores: lse becomes what is left of it above `top`. A sink, which the scores do not show, is in `lse`
-// alone: it stays where it says more than rounding explains. `unit`: the natural logarithm of the scores' base.
+// Rows of large scores: lse becomes what is left of it above `top`. `unit`: the natural logarithm of the scores' base.
 inline void KeepRowSums(const RowSums& sums, float unit, float* lse, float* top) {
   for (int lane = 0; lane < kTileRows; ++lane) {
     if (!IsLarge(lse[lane]) || sums.sum[lane] <= 0) continue;
-    const double from = double{sums.top[lane]} * unit, rest = std::log(double{sums.sum[lane]});
-    const double given = double{lse[lane]} - from, doubt = 1e-6 * std::max(std::abs(from), 1.0);
-    lse[lane] = static_cast<float>(given > rest + doubt ? given : rest);
+    const double from = double{sums.top[lane]} * unit, epsilon = std::numeric_limits<float>::epsilon();
+    lse[lane] = static_cast<float>(log_sum_above(double{lse[lane]}, from, double{sums.sum[lane]}, epsilon));
     top[lane] = sums.top[lane];
   }
 }
