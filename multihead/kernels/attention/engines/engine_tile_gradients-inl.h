@@ -2,8 +2,8 @@
 //   S[k][q] = K · Qᵀ, dP[k][q] = V · dOᵀ    rows of K and V as they lie, Q and dO packed once per head
 //   dV[k] += P · dO, dK[k] += dS · Q          P and dS rows of A; steps of 32 queries
 //   dQ[:][q] += Kᵀ · dS                       columns of queries; steps of 32 keys
-// Without terms, dense masks and dropout P and dS are made where they belong; else they come from [key][query]
-// rows. Sums lie at absolute positions, so the promises of equal bits hold among CPUs with tiles.
+// Without terms, dense masks, dropout and large scores P and dS are made where they belong; else they come from
+// [key][query] rows. Sums lie at absolute positions, so the promises of equal bits hold among CPUs with tiles.
 //
 // Numbers that are not finite stay, and so does what they reach: the caller repeats a head with such a
 // gradient by the specification.
@@ -55,9 +55,9 @@ class GradientsOnTiles {
     return o;
   }
 
-  // Whether P and dS are made at once.
-  static bool MakesGradients(const ForwardCall& c) {
-    return !c.has_terms && !c.has_keep && c.p->dropout_p <= 0;
+  // Whether P and dS of tile n are made at once.
+  static bool MakesGradients(const ForwardCall& c, const BackwardJob& job, int64_t n) {
+    return !c.has_terms && !c.has_keep && c.p->dropout_p <= 0 && !job.has_top[n];
   }
 
   // Queries and output gradients of tile n, whose rows are of one head.
@@ -141,15 +141,15 @@ class GradientsOnTiles {
 
   // Two tiles of queries that meet the same keys are summed as one.
   void AddToValues(int64_t n, const BlockRange& r, const float* weights, float* d_value) {
-    if (!MakesGradients(call_.forward)) PackWeights(n, r, weights, Half(p_, n));
+    if (!MakesGradients(call_.forward, job_, n)) PackWeights(n, r, weights, Half(p_, n));
     values_.Join(*this, n, r, d_value);
   }
   void AddToKeys(int64_t n, const BlockRange& r, const float* ds, float* d_key) {
-    if (!MakesGradients(call_.forward)) PackWeights(n, r, ds, Half(ds_, n));
+    if (!MakesGradients(call_.forward, job_, n)) PackWeights(n, r, ds, Half(ds_, n));
     keys_.Join(*this, n, r, d_key);
   }
   void AddToQueries(int64_t n, const BlockRange& r, const float* ds) const {
-    if (!MakesGradients(call_.forward) && !call_.gradient.d_key) PackWeights(n, r, ds, Half(ds_, n));
+    if (!MakesGradients(call_.forward, job_, n) && !call_.gradient.d_key) PackWeights(n, r, ds, Half(ds_, n));
     const int64_t strips = call_.head_columns / kAmxLines, step = (r.k0 - first_) / kTileStep;
     TileSum sum{.c_row = kTileGroups * kTile, .c_column = kTile, .a_row = kTile, .a_step = strips * kTile};
     sum.b_column = kTile, sum.b_step = kStepTiles * kTile, sum.steps = amx_steps(r.k1 - r.k0);

@@ -102,7 +102,7 @@ void ChunkGradients(const BackwardCall& call, const BackwardJob& job, const G& e
   const AttentionProblem& p = *c.p;
   const RowTile& t = job.row_tiles[n];
   if constexpr (G::kMakesGradients) {
-    if (G::MakesGradients(c)) return engine.MakeGradients(n, r, b.p, b.ds);
+    if (G::MakesGradients(c, job, n)) return engine.MakeGradients(n, r, b.p, b.ds);
   }
   engine.Scores(n, r, b.p, b.ds);
   if constexpr (requires { G::kSkipsKeys; }) {  // the engine that takes every option
@@ -185,7 +185,6 @@ void FindLargeScores(const BackwardTaskArgs& args) {
   float *const lse = job.lse + n * kTileRows, *const top = job.top + n * kTileRows;
   job.has_top[n] = !t.empty() && !c.terms->weights() && !call.gradient.partial &&
                    std::any_of(lse, lse + kTileRows, IsLarge);
-  if constexpr (G::kMakesGradients) job.has_top[n] = job.has_top[n] && !G::MakesGradients(c);
   if (!job.has_top[n]) return;
   const BackwardBuffers b = MakeBackwardBuffers(call, args.scratch);
   const int first = static_cast<int>(p.first_key()), last = static_cast<int>(first + p.key_count(job.b));
