@@ -18,19 +18,27 @@ namespace multihead::kernels::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3
 // Exponents of a row are relative to its largest score so far, or to one that is at most a power of two
 // below: multiplying a row's sums for every larger score costs 3 % more at a head size of 64.
+//
+// A fused multiplication by the scale and subtraction of the rounded maximum leaves what rounding took: several
+// powers of two from 2^26 on. Such rows are multiplied before.
 struct TileMaxima {
-  alignas(64) float shift[kRowTile], alpha[kRowTile];
+  alignas(64) float shift[kRowTile], alpha[kRowTile], factor[kRowTile];
+  uint32_t large = 0;  // a bit for each row whose scores have to be multiplied by `scale`
 
   // `top` joins `max`. A bit for each row whose sums have to be multiplied by `alpha` therefore.
-  uint32_t Raise(int rows, bool natural, const float* top, float* max) {
+  uint32_t Raise(int rows, bool natural, float scale, const float* top, float* max) {
     const F d;
     const Vec none = hn::Set(d, -kInfinity), unit = hn::Set(d, natural ? kLog2e : 1.0f);
+    const Vec most = hn::Set(d, natural ? kInfinity : 0x1p26f);
     uint32_t grown = 0;
     for (int r = 0; r < rows; r += kN) {
       const Vec old = hn::Load(d, max + r), found = hn::Load(d, top + r);
       const auto above = hn::Gt(hn::Mul(unit, hn::Sub(found, old)), hn::Set(d, 1.0f));
       const Vec m = hn::IfThenElse(above, found, old), by = hn::IfThenZeroElse(hn::Eq(m, none), m);
       hn::Store(m, d, max + r), hn::Store(by, d, shift + r);
+      const auto rounds = hn::Gt(hn::Abs(by), most);
+      hn::Store(hn::IfThenElse(rounds, hn::Set(d, 1.0f), hn::Set(d, scale)), d, factor + r);
+      large |= uint32_t{rounds.raw} << r;
       const auto again = hn::And(above, hn::Ne(old, none));
       if (hn::AllFalse(d, again)) continue;
       hn::Store(Exp2(d, hn::Mul(unit, hn::Sub(old, by))), d, alpha + r);
@@ -112,11 +120,15 @@ class FewOnTiles {
     tile_intervals(t.lo, t.hi, few.key_begin, {nullptr, few.pairs, 1}, seen_);
     few_maxima(few, scale, seen_, s_, top);
     TileMaxima maxima;
-    const uint32_t grown = maxima.Raise(kGroupRows, false, top, state.max);
+    const uint32_t grown = maxima.Raise(kGroupRows, false, scale, top, state.max);
     for (int r = 0; r < t.rows && grown != 0; ++r) {
       if ((grown >> r & 1) != 0) maxima.Apply(r, lanes_, few.value.dim, out);
     }
-    few_softmax(few, scale, maxima.shift, seen_, s_, p_, lanes_, c_->unit);
+    for (int r = 0; r < t.rows && maxima.large != 0; ++r) {
+      if ((maxima.large >> r & 1) == 0) continue;
+      for (float* s = s_ + r * kFewKeys; s < s_ + (r + 1) * kFewKeys; ++s) *s *= scale;
+    }
+    few_softmax(few, maxima.factor, maxima.shift, seen_, s_, p_, lanes_, c_->unit);
     few_values(few, p_, add, out);
   }
 

@@ -149,11 +149,10 @@ void Values(const TileFew& x, const float* p, float* out) {
 
 // p = what the product of tiles takes: probabilities rounded to bf16, as f32.
 template <bool kAmx>
-void Softmax(const TileFew& x, float factor, const float* shift, const uint32_t* seen, const float* s,
+void Softmax(const TileFew& x, const float* factor, const float* shift, const uint32_t* seen, const float* s,
              float* p, float* lanes) {
-  const __m512 scale = _mm512_set1_ps(factor);
   for (int row = 0; row < x.rows; ++row) {
-    const __m512 m = _mm512_set1_ps(shift[row]);
+    const __m512 scale = _mm512_set1_ps(factor[row]), m = _mm512_set1_ps(shift[row]);
     __m512 sum = _mm512_load_ps(lanes + 16 * row);
     for (int b = 0; b < x.pairs; ++b) {
       const int64_t at = row * kFewKeys + b * kTileStep;
@@ -180,8 +179,8 @@ void few_scores(const TileFew& x, float* s) {
   rows == 4 ? Scores<4>(x, s) : Scores<8>(x, s);
 }
 
-void few_softmax(const TileFew& x, float factor, const float* shift, const uint32_t* seen, const float* s,
-                 float* p, float* lanes, TileUnit unit) {
+void few_softmax(const TileFew& x, const float* factor, const float* shift, const uint32_t* seen,
+                 const float* s, float* p, float* lanes, TileUnit unit) {
   unit == TileUnit::amx ? Softmax<true>(x, factor, shift, seen, s, p, lanes)
                         : Softmax<false>(x, factor, shift, seen, s, p, lanes);
 }

@@ -69,17 +69,18 @@ struct TileScores {
 };
 void tile_scores(const TileChunk& chunk, const TileScores& of, TileUnit unit);
 
-/// The arguments of exponentials: the factor of scores, a shift per row; masks [pair][32 rows] of 32 keys, or
+/// The arguments of exponentials: a factor of scores and a shift per row; masks [pair][32 rows] of 32 keys, or
 /// null: which ones are seen, and which of their probabilities are kept.
 struct TileSoftmax {
   bool natural = false;  ///< 2^((s - shift) factor), for scores that score terms have made
-  float factor = 1;
-  const float* shift = nullptr;
+  const float *factor = nullptr, *shift = nullptr;
   const uint32_t *seen = nullptr, *kept = nullptr;
   float* lanes = nullptr;  ///< [32 rows][16] sums
   int parts = 1;
 };
 void tile_softmax(const TileChunk& chunk, const TileSoftmax& of, TileUnit unit);
+/// Multiplies the scores of one row.
+void tile_scale_row(const TileChunk& chunk, int row, float factor);
 /// max[32] = the largest of the seen scores times the factor.
 void tile_maxima(const TileChunk& chunk, float factor, const uint32_t* seen, float* max);
 void tile_sums(const float* lanes, int strips, float* sums);
@@ -110,8 +111,8 @@ void few_scores(const TileFew& few, float* s);
 /// max[row] = the largest of the seen scores times the factor.
 void few_maxima(const TileFew& few, float factor, const uint32_t* seen, const float* s, float* max);
 /// p[row][kFewKeys] = rounded probabilities; before that they join the sums lanes[row][16].
-void few_softmax(const TileFew& few, float factor, const float* shift, const uint32_t* seen, const float* s,
-                 float* p, float* lanes, TileUnit unit);
+void few_softmax(const TileFew& few, const float* factor, const float* shift, const uint32_t* seen,
+                 const float* s, float* p, float* lanes, TileUnit unit);
 /// out[row][value.dim] of the padded rows; `add`: it joins what is there.
 void few_values(const TileFew& few, const float* p, bool add, float* out);
 

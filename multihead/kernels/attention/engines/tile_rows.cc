@@ -160,9 +160,9 @@ HWY_INLINE __m512 Exponent(const char* at, __m512 factor, __m512 shift) {
 // long: one that nothing reads keeps it awake.
 template <bool kAmx, bool kNatural, bool kMasked, int kParts>
 HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
-  const __m512 factor = _mm512_set1_ps(x.factor);
   for (int row = 0; row < 16 * c.strips; row += 2) {
     char* at = reinterpret_cast<char*>(c.s) + row / 16 * kStripBytes + row % 16 * kRowBytes;
+    const __m512 factor0 = _mm512_set1_ps(x.factor[row]), factor1 = _mm512_set1_ps(x.factor[row + 1]);
     const __m512 m0 = _mm512_set1_ps(x.shift[row]), m1 = _mm512_set1_ps(x.shift[row + 1]);
     __m512 sum0 = _mm512_load_ps(x.lanes + 16 * row), sum1 = _mm512_load_ps(x.lanes + 16 * row + 16);
     const uint32_t* seen = x.seen != nullptr ? x.seen + row : nullptr;
@@ -173,12 +173,13 @@ HWY_NOINLINE void Softmax(const TileChunk& c, const TileSoftmax& x) {
       if constexpr (kMasked) {
         if (seen != nullptr) seen0 = seen[0], seen1 = seen[1], seen += kRowTile;
       }
-      const auto power = [&](const char* s, __m512 m, uint32_t bits) __attribute__((always_inline)) {
-        return Power<kMasked, (kParts > 1)>(Exponent<kNatural>(s, factor, m), bits);
+      const auto power = [&](const char* s, __m512 by, __m512 m, uint32_t bits)
+          __attribute__((always_inline)) {
+        return Power<kMasked, (kParts > 1)>(Exponent<kNatural>(s, by, m), bits);
       };
-      const __m512 a = power(at, m0, seen0), d = power(at + kTileBytes, m0, seen0 >> 16);
-      const __m512 e = power(at + kRowBytes, m1, seen1),
-                   f = power(at + kTileBytes + kRowBytes, m1, seen1 >> 16);
+      const __m512 a = power(at, factor0, m0, seen0), d = power(at + kTileBytes, factor0, m0, seen0 >> 16);
+      const __m512 e = power(at + kRowBytes, factor1, m1, seen1),
+                   f = power(at + kTileBytes + kRowBytes, factor1, m1, seen1 >> 16);
       __m512i p0[kParts], p1[kParts];
       PartsOf<kAmx>(d, a, p0), PartsOf<kAmx>(f, e, p1);
 #pragma GCC unroll 3
@@ -288,6 +289,14 @@ void tile_values(const TileChunk& c, const TileValues& x, TileUnit unit) {
 
 void tile_softmax(const TileChunk& c, const TileSoftmax& x, TileUnit unit) {
   unit == TileUnit::amx ? SoftmaxOf<true>(c, x) : SoftmaxOf<false>(c, x);
+}
+
+void tile_scale_row(const TileChunk& c, int row, float factor) {
+  char* at = reinterpret_cast<char*>(c.s) + row / 16 * kStripBytes + row % 16 * kRowBytes;
+  for (int b = 0; b < 2 * c.pairs; ++b) {
+    float* s = reinterpret_cast<float*>(at + b / 2 * kPairBytes + b % 2 * kTileBytes);
+    _mm512_store_ps(s, _mm512_mul_ps(_mm512_load_ps(s), _mm512_set1_ps(factor)));
+  }
 }
 
 void tile_maxima(const TileChunk& c, float factor, const uint32_t* seen, float* max) {

@@ -345,15 +345,17 @@ class ForwardTiles {
       return false;
     }
     TileMaxima maxima;
-    uint32_t grown = maxima.Raise(w.rows.groups * kGroupRows, c_.has_terms, top, state.max);
+    const float factor = c_.has_terms ? kLog2e : ScoreScale(c_);
+    uint32_t grown = maxima.Raise(w.rows.groups * kGroupRows, c_.has_terms, factor, top, state.max);
     for (; grown != 0; grown &= grown - 1) {
       maxima.Apply(std::countr_zero(grown), lanes_, c_.value_columns, out);
     }
     const int64_t columns = c_.value_columns;
     if (block.value_non_finite) std::copy_n(part.chunk.s, part.chunk.pairs * kPairFloats, shadow_);
-    const float factor = c_.has_terms ? kLog2e : ScoreScale(c_);
+    for (uint32_t large = maxima.large; large != 0; large &= large - 1)
+      tile_scale_row(part.chunk, std::countr_zero(large), factor);
     const int parts = c_.scheme.parts;
-    tile_softmax(part.chunk, {c_.has_terms, factor, maxima.shift, part.seen, part.kept, lanes_, parts},
+    tile_softmax(part.chunk, {c_.has_terms, maxima.factor, maxima.shift, part.seen, part.kept, lanes_, parts},
                  c_.unit);
     const char* values = value_ + (part.first - block.first) * ValueBytes();
     tile_values(part.chunk, {values, columns / kAmxStep, out, columns, add, parts}, c_.unit);
