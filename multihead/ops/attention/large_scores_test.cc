@@ -9,6 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/shape.h"
 #include "multihead/testing/everywhere.h"
 
 namespace multihead {
