@@ -112,6 +112,32 @@ TEST_F(BackwardTilesTest, GradientsInF32) {
   }
 }
 
+// However large the scores of a row, its probabilities add to one in both directions.
+TEST_F(BackwardTilesTest, ProbabilitiesOfLargeScoresAddToOne) {
+  for (const double logits : {1e3, 1e8, 1e12}) {
+    for (const int64_t queries : {70, 3}) {
+      CaseOptions o;
+      o.batch = 1, o.heads = o.kv_heads = 1, o.queries = queries, o.keys = 300, o.head_dim = o.value_dim = 32;
+      o.logits = logits;
+      AttentionCase c(o);
+      for (int64_t k = 0; k < o.keys; ++k) c.value[static_cast<size_t>(k * o.value_dim)] = 1;
+      round_to_bf16(c);
+      const Bf16Gradients<float> g(c);
+      for (int64_t i = 0; i < queries; ++i)
+        ASSERT_NEAR(static_cast<float>(g.out[static_cast<size_t>(i * o.value_dim)]), 1, 0.01) << logits;
+      for (int64_t column = 0; column < o.value_dim; ++column) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < o.keys; ++k) sum += g.d_value[static_cast<size_t>(k * o.value_dim + column)];
+        for (int64_t i = 0; i < queries; ++i) {
+          const double d = g.d_out[static_cast<size_t>(i * o.value_dim + column)];
+          sum -= d, size += std::abs(d);
+        }
+        ASSERT_LE(std::abs(sum), 0.01 * size) << logits << ", column " << column;
+      }
+    }
+  }
+}
+
 // Lanes that hold no query keep what an earlier call left in the memory: NaN there must not reach a sum.
 TEST_F(BackwardTilesTest, WhatAnEarlierCallLeft) {
   set_num_threads(1);
