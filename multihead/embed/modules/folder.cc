@@ -1,6 +1,7 @@
 // The files of a folder of sentence-transformers that every kind of model reads.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "multihead/core/error.h"
@@ -97,7 +98,12 @@ std::vector<Module> read_list(const std::string& folder) {
   const Json json = io::load_json(list);
   MH_CHECK(json.is_array() && !json.items().empty(), FormatError, list, ": must be an array of modules");
   std::vector<Module> modules;
+  std::set<std::string> names;
   for (const Json& module : json.items()) {
+    const Json* name = find_value(module, "name");
+    MH_CHECK(name == nullptr || names.insert(name->dump()).second, FormatError, list,
+             ": two modules have the name ", quote(name->dump(), 80),
+             "; one would take the place of the other");
     const Json* path = find_value(module, "path");
     MH_CHECK(path != nullptr && path->is_string(), FormatError, list,
              ": each module needs a type and a path");

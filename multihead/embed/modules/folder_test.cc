@@ -25,6 +25,9 @@ TEST(SentenceFolderTest, FoldersThatAreNotUnderstoodAreRefused) {
   EXPECT_THAT(folder.error(), HasSubstr("no Pooling makes one vector"));
   folder.write("modules.json", "[" + module("Pooling", "") + "]");
   EXPECT_THAT(folder.error(), HasSubstr("must be a Transformer"));
+  const std::string twice = R"("name": "0", "type": "sentence_transformers.models.Transformer", "path": "")";
+  folder.write("modules.json", "[{" + twice + "}, {" + twice + "}]");
+  EXPECT_THAT(folder.error(), HasSubstr("two modules have the name"));
   folder.write("modules.json", "[" + module("Transformer", "") + "," + module("Pooling", "1") + "]");
   for (const auto& [config, name] :
        {std::pair(R"({"pooling_mode": "attention"})", "pooling_mode"),

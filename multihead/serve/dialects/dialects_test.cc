@@ -284,6 +284,9 @@ TEST(DialectsTest, OllamaSaysWhatChatSays) {
   EXPECT_EQ(whole.at("message").at("content").as_string(), text);
   EXPECT_EQ(whole.at("done_reason"), choice_of(chat).at("finish_reason"));
   EXPECT_EQ(whole.at("eval_count"), chat.json().at("usage").at("completion_tokens"));
+  EXPECT_GT(whole.at("eval_duration").as_int(), 0);  // clients divide by it
+  EXPECT_EQ(whole.at("prompt_eval_duration").as_int() + whole.at("eval_duration").as_int(),
+            whole.at("total_duration").as_int());
   std::string told;
   const Answer stream = ask(service, "/api/generate", R"({"model":"lm","prompt":"the cat",)" + options + "}");
   for (size_t at = 0; at < stream.body.size();) {
@@ -436,6 +439,7 @@ TEST(DialectsTest, ResponsesStreamWhatTheySay) {
   const std::string text =
       whole.at("output").at(size_t{0}).at("content").at(size_t{0}).at("text").as_string();
   EXPECT_EQ(Json(text), chat.at("choices").at(size_t{0}).at("message").at("content"));
+  EXPECT_EQ(whole.at("max_output_tokens"), Json(7));
   const std::vector<Json> events = events_of(ask(service, "/v1/responses", body + R"(,"stream":true})"));
   std::string streamed;
   for (size_t i = 0; i < events.size(); ++i) {

@@ -1,6 +1,7 @@
 // Ollama's paths.
 #include <chrono>
 #include <ctime>
+#include <optional>
 
 #include "multihead/core/error.h"
 #include "multihead/core/version.h"
@@ -64,7 +65,10 @@ class OllamaWriter : public GenerationListener {
   void begin() override {
     if (streams_) reply_->begin("application/x-ndjson");
   }
-  void token(size_t, const Token& token) override { hear(token.text); }
+  void token(size_t, const Token& token) override {
+    if (!first_) first_ = Reply::Clock::now();
+    hear(token.text);
+  }
   void end(size_t, std::string_view rest, bool is_full) override {
     hear(rest);
     if (parser_) show(parser_->end());
@@ -75,10 +79,13 @@ class OllamaWriter : public GenerationListener {
     if (streams_ && !calls_.empty()) reply_->write(line("", false, true).dump() + "\n");
     Json last = line(streams_ ? "" : text_, true, !streams_);
     last["done_reason"] = reason_;
-    last["total_duration"] = nanoseconds_since(begin_);
+    const int64_t total = nanoseconds_since(begin_), after_prompt = first_ ? nanoseconds_since(*first_) : 0;
+    last["total_duration"] = total;
     last["load_duration"] = 0;
     last["prompt_eval_count"] = usage.prompt_tokens;
+    last["prompt_eval_duration"] = total - after_prompt;
     last["eval_count"] = usage.new_tokens;
+    last["eval_duration"] = after_prompt;
     if (streams_) {
       reply_->end(last.dump() + "\n");
     } else {
@@ -143,6 +150,7 @@ class OllamaWriter : public GenerationListener {
   std::optional<text::ToolCallParser> parser_ = {};
   std::vector<std::pair<std::string, std::string>> calls_ = {};
   Reply::Clock::time_point begin_ = Reply::Clock::now();
+  std::optional<Reply::Clock::time_point> first_;  // when the first token came
 };
 
 // Settings of the machine say nothing about an answer.

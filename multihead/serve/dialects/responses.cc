@@ -250,10 +250,11 @@ void openai_responses(const Call& call) {
   job.reply = call.reply;
   read_sampling(fields, model.writer(), job);
   end_with_turns(model, "/v1/completions", job);
-  job.options.max_new_tokens = fields.integer("max_output_tokens", -1, 1, int64_t{1} << 30);
+  const int64_t wanted = fields.integer("max_output_tokens", -1, 1, int64_t{1} << 30);
+  job.options.max_new_tokens = wanted;
   const int64_t most = call.service.options.max_tokens;
   job.most_new_tokens = most;
-  if (most > 0 && job.options.max_new_tokens > most)
+  if (most > 0 && wanted > most)
     throw ApiError(400, concat("max_output_tokens must be at most ", most, ", the server's limit"),
                    "max_output_tokens");
   const bool streams = fields.boolean("stream", false);
@@ -264,6 +265,7 @@ void openai_responses(const Call& call) {
                              {"error", Json()},
                              {"incomplete_details", Json()},
                              {"instructions", Json()},
+                             {"max_output_tokens", wanted > 0 ? Json(wanted) : Json()},
                              {"model", model.model.name},
                              {"output", Json::array()},
                              {"store", false},
