@@ -2,6 +2,9 @@
 // 64 would reach by the plan alone.
 //   scaling_bench [REGEX]      only the cases whose name contains a match
 //
+// The first lines are multiplications in registers, which share nothing: where they lose, all cores at once have
+// lower clocks, or fewer units, than one.
+//
 // The plan is simulated: the library is told of so many threads, one thread runs all tasks, their times are
 // recorded, and a makespan follows from dealing them out in order, each to the first thread that is free. It
 // shows too few or uneven tasks, time spent between parallel regions, and a microsecond for each region, not
@@ -11,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <queue>
 #include <regex>
 #include <string>
@@ -21,6 +25,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm.h"
+#include "multihead/kernels/peak/peak.h"
 #include "multihead/multihead.h"
 
 namespace multihead {
@@ -218,10 +223,38 @@ void measure(const Case& c) {
   std::fflush(stdout);
 }
 
+// Multiplications in registers on so many threads at once, in GFLOP/s.
+double peak_of(double (*gflops)(double), int threads) {
+  set_num_threads(threads);
+  std::vector<double> rounds;
+  for (int round = 0; round < 15; ++round) {
+    std::vector<double> each(static_cast<size_t>(threads));
+    parallel_for(threads, [&](int64_t i, int) { each[static_cast<size_t>(i)] = gflops(2e-3); });
+    rounds.push_back(std::accumulate(each.begin(), each.end(), 0.0));
+  }
+  set_num_threads(1);
+  return median(rounds);
+}
+
+void measure_peak(const char* name, double (*gflops)(double), int cores) {
+  const double one = peak_of(gflops, 1);
+  if (one == 0) return;
+  std::printf("%-52s %9.0f GFLOP/s |", name, one);
+  for (int threads = 2; threads <= cores; threads *= 2) {
+    const double speed = peak_of(gflops, threads) / one;
+    std::printf(" %d: %5.2f (%.2f)", threads, speed, speed / threads);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
 void run(const std::string& pattern) {
   std::printf("%s, %s: one thread, speed-up and (efficiency) on this machine, and by the plan\n",
               std::string(kernels::cpu_name()).c_str(),
               std::string(kernels::isa_name(kernels::current_isa())).c_str());
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  measure_peak("multiplications in registers, f32", kernels::fma_gflops, cores);
+  measure_peak("multiplications in registers, bf16", kernels::bf16_gflops, cores);
   std::vector<Case> cases;
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     const std::string type = dtype == Dtype::f32 ? "f32" : "bf16";
