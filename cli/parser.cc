@@ -143,8 +143,9 @@ void Given::set_flags() const {
     const std::string name = list_[i].shown();
     if (list_[i].required && values_[i].empty()) refuse(name + " is required");
     if (!list_[i].many && !list_[i].repeats && values_[i].size() > 1)
-      refuse(concat(name, " is given ", values_[i].size(), " times",
-                    list_[i].positional ? "" : ": only values of a file (--config) can be overridden"));
+      refuse(concat(
+          name, " is given ", values_[i].size(), " times",
+          list_[i].positional ? "" : "; it takes one value (those of a --config file are overridden)"));
     for (const std::string& value : values_[i]) {
       // As of an unset variable of the shell: the flag must not count as absent.
       if (value.empty() && !list_[i].value.empty() && !list_[i].takes_empty)

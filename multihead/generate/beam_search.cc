@@ -358,6 +358,13 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
     options.prefixes.resize(sources.size());
     for (auto& prefix : options.prefixes) prefix.insert(prefix.begin(), *options.first_token);
   }
+  const int64_t room = config.max_positions - 1;  // the start token takes one
+  MH_CHECK(options.min_length <= room, ValueError, "beam search: min_length ", options.min_length,
+           " exceeds the ", room, " tokens that the model's max_positions leave");
+  for (const auto& prefix : options.prefixes) {
+    MH_CHECK(std::ssize(prefix) <= room, ValueError, "beam search: a prefix of ", prefix.size(),
+             " tokens exceeds the ", room, " that the model's max_positions leave");
+  }
   const auto groups = groups_of(sources, rows_per_sentence(options));
   std::vector<std::vector<Hypothesis>> results(sources.size());
   parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t i, int) {

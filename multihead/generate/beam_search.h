@@ -22,7 +22,7 @@ struct BeamOptions {
   double repetition_penalty = 1;
   int64_t no_repeat_ngram = 0;  ///< n: no n-gram occurs twice, the start token counted; 0: off
   int64_t min_length = 0;       ///< minimum tokens before the end
-  int64_t max_length = 256;     ///< maximum tokens, not counting the end
+  int64_t max_length = 256;     ///< maximum tokens, not counting the end; max_positions - 1 at most
   std::vector<std::vector<int32_t>> suppress = {};  ///< forbidden sequences
   std::vector<std::vector<int32_t>> prefixes =
       {};  ///< per sentence (or empty): tokens the target starts with

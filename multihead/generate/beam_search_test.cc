@@ -399,6 +399,8 @@ TEST(BeamSearchTest, BadArgumentsAreNamed) {
   refused({{3}}, {.repetition_penalty = 0}, "repetition_penalty");
   refused({{3}}, {.no_repeat_ngram = -1}, "no_repeat_ngram");
   refused({{3}}, {.min_length = 9, .max_length = 8}, "min_length");
+  refused({{3}}, {.min_length = 99, .max_length = 99}, "min_length 99 exceeds");
+  refused({{3}}, {.prefixes = {std::vector<int32_t>(99, 1)}}, "a prefix of 99 tokens");
   refused({{3}}, {.suppress = {{12}}}, "suppress");
   refused({{3}}, {.prefixes = {{1}, {2}}}, "2 prefixes for 1 sentences");
   EXPECT_TRUE(beam_search(model, {}).empty());

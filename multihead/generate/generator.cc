@@ -4,12 +4,14 @@
 #include <cmath>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/generate/prefix-inl.h"
+#include "multihead/generate/repetition-inl.h"
 #include "multihead/generate/token_rules.h"
 
 namespace multihead {
@@ -48,9 +50,13 @@ std::vector<int32_t> window(const std::vector<int32_t>& text, int64_t context) {
   return {text.end() - static_cast<std::ptrdiff_t>(keep), text.end()};
 }
 
-void apply_penalties(const GenerateOptions& options, std::span<const int32_t> fresh,
-                     std::span<float> scores) {
-  if (options.frequency_penalty == 0 && options.presence_penalty == 0) return;
+// OpenAI's penalties come after that of repetition, as in vLLM and llama.cpp. Returns how to sample then.
+SamplingOptions apply_penalties(const GenerateOptions& options, std::span<const int32_t> text,
+                                std::span<const int32_t> fresh, std::span<float> scores) {
+  SamplingOptions sampling = options.sampling;
+  if (options.frequency_penalty == 0 && options.presence_penalty == 0) return sampling;
+  check(sampling);
+  detail::penalize(std::exchange(sampling.repetition_penalty, 1), text, scores);
   std::unordered_map<int32_t, int64_t> counts;
   for (const int32_t token : fresh) ++counts[token];
   for (const auto& [token, count] : counts) {
@@ -58,6 +64,7 @@ void apply_penalties(const GenerateOptions& options, std::span<const int32_t> fr
     float& score = scores[static_cast<size_t>(token)];
     score = static_cast<float>(score - penalty);
   }
+  return sampling;
 }
 
 }  // namespace
@@ -309,13 +316,13 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
 std::optional<int32_t> Generator::choose(Sequence& sequence, std::span<float> scores) const {
   const GenerateOptions& options = sequence.options;
   for (const auto& [token, bias] : options.logit_bias) scores[static_cast<size_t>(token)] += bias;
-  apply_penalties(options, sequence.fresh, scores);
+  const SamplingOptions sampling = apply_penalties(options, sequence.text, sequence.fresh, scores);
   apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
   const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
-  if (!sequence.constraint) return sample(scores, sequence.text, options.sampling, uniform);
+  if (!sequence.constraint) return sample(scores, sequence.text, sampling, uniform);
   try {
     sequence.constraint->apply(options.stop_tokens, scores);
-    return sample(scores, sequence.text, options.sampling, uniform);
+    return sample(scores, sequence.text, sampling, uniform);
   } catch (const ValueError& error) {
     sequence.problem = error.what();
     return std::nullopt;

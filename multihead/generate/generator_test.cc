@@ -198,6 +198,10 @@ TEST(GeneratorTest, RepeatedTokensArePenalised) {
   EXPECT_EQ(generate(m, {{7, 7}}, options)[0], (std::vector<int32_t>{7, 9, 7, 7, 7, 7}));
   options.presence_penalty = 0, options.frequency_penalty = 30;  // 200, 170 | 150, 140, 120 | 110
   EXPECT_EQ(generate(m, {{7, 7}}, options)[0], (std::vector<int32_t>{7, 7, 9, 7, 9, 7}));
+  // After the penalty of repetition: 200 / 2 - 60 is below 55, which (200 - 60) / 2 would not be.
+  options.frequency_penalty = 0, options.presence_penalty = 60, options.sampling.repetition_penalty = 2;
+  options.logit_bias = {{7, 200.0f}, {9, 55.0f}};
+  EXPECT_EQ(generate(m, {{7, 7}}, options)[0], (std::vector<int32_t>{7, 9, 7, 7, 7, 7}));
   options.frequency_penalty = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(generate(m, {{7}}, options), ValueError);
 }

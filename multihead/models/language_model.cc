@@ -21,8 +21,9 @@ namespace {
 
 using nn::detail::point;
 
+// Cut off, as transformers does; a fraction that was divided from a size gives that size again.
 int64_t rotary_dim(const LanguageModelConfig& c) {
-  return static_cast<int64_t>(std::lround(c.rotary_fraction * static_cast<double>(c.head_dim))) / 2 * 2;
+  return static_cast<int64_t>(c.rotary_fraction * static_cast<double>(c.head_dim) + 1e-6);
 }
 
 // A layer with all of its heads.
@@ -159,9 +160,9 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
            c.qk_norm ? "qk_norm; it has norms of its own" : "pruned_heads");
   resolve_latent(c);
   if (c.positions == Positions::rotary) {
-    MH_CHECK(rotary_dim(c) >= 2, ValueError,
-             "config: rotary_fraction must leave 2 to head_dim = ", c.head_dim, " dimensions, got ",
-             c.rotary_fraction);
+    MH_CHECK(rotary_dim(c) >= 2 && rotary_dim(c) % 2 == 0, ValueError,
+             "config: rotary_fraction must leave an even number of 2 to head_dim = ", c.head_dim,
+             " dimensions, got ", c.rotary_fraction, ", which leaves ", rotary_dim(c));
     rotary_frequencies(2, c.rotary_base, c.rotary_scaling);  // throws where they make no sense
   }
   check_weights(c.vocab_size * c.embed_dim, layer_weights(whole_layer(c)), c.num_layers);

@@ -197,6 +197,8 @@ TEST(LanguageModelTest, BadConfigsAndInputsAreNamed) {
   refused([](auto& c) { c.norm_eps = 0; });
   refused([](auto& c) { c.init_std = std::numeric_limits<double>::quiet_NaN(); });
   refused([](auto& c) { c.rotary_fraction = 0; });
+  refused([](auto& c) { c.head_dim = 6, c.rotary_fraction = 0.5; });
+  refused([](auto& c) { c.head_dim = 3; });
   refused([](auto& c) { c.rotary_base = -1; });
   for (int64_t LanguageModelConfig::*size :  // sums and products of them are no numbers any more
        {&LanguageModelConfig::vocab_size, &LanguageModelConfig::num_kv_heads, &LanguageModelConfig::head_dim,

@@ -253,6 +253,9 @@ TEST(EncoderDecoderTest, OptionsWithoutEffectAreRefused) {
   EXPECT_THROW(decoder(x, memory, {.state = &state}), ValueError);
   EXPECT_THROW(decoder(x, memory, {.counts = {1, 1}}), ValueError);
   EXPECT_THROW(encoder.layers[0](x, {.memory = memory}), ValueError);
+  LayerCall masked;
+  masked.cross.mask = causal();
+  EXPECT_THROW(encoder.layers[0](x, masked), ValueError);
   EXPECT_THROW(TransformerDecoder().start(memory, {}, 3), ValueError);
   StackOptions crossed = options(true);
   crossed.layer.cross_attention = true;

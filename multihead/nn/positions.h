@@ -35,6 +35,9 @@ class SinusoidalPositionalEncoding {
                                         SinusoidLayout layout = SinusoidLayout::interleaved);
   Tensor operator()(const Tensor& x, const std::vector<int64_t>& starts = {0}, Rng* rng = nullptr) const;
   void visit(Visitor&) {}
+  int64_t embed_dim() const { return embed_dim_; }
+  double dropout_p() const { return dropout_p_; }
+  SinusoidLayout layout() const { return layout_; }
 
  private:
   int64_t embed_dim_;

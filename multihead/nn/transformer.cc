@@ -133,6 +133,9 @@ Tensor TransformerLayer::operator()(const Tensor& x, const LayerCall& call) cons
   if (call.update.cache != nullptr) check_unrecorded(*this, x);
   MH_CHECK(options_.cross_attention || (!call.memory.defined() && call.projected == nullptr), ValueError,
            "TransformerLayer: a memory is for a layer with cross_attention");
+  MH_CHECK(options_.cross_attention || (call.cross.mask.is_empty() && call.cross.capture == nullptr),
+           ValueError,
+           "TransformerLayer: a mask or a capture of the memory is for a layer with cross_attention");
   MH_CHECK(!options_.cross_attention || call.memory.defined() || call.projected != nullptr, ValueError,
            "TransformerLayer: a layer with cross_attention needs a memory");
   const Modules modules{*this, call};

@@ -117,6 +117,8 @@ void scale_yarn(std::vector<double>& frequencies, int64_t rotary_dim, double bas
 
 void check(const RotaryScaling& s) {
   using Kind = RotaryScaling::Kind;
+  MH_CHECK(s.kind != Kind::none || s.factor == 1, ValueError, "rotary scaling: factor ", s.factor,
+           " needs a kind: linear, llama3 or yarn");
   if (s.kind == Kind::none) return;
   const auto finite = [](const char* name, double value, double least, bool open) {
     MH_CHECK(std::isfinite(value) && (open ? value > least : value >= least), ValueError,

@@ -26,6 +26,10 @@ TEST(RotaryScalingTest, LinearIsAnotherUnitOfLength) {
   EXPECT_EQ(far.sin.to_vector<float>(), near.sin.to_vector<float>());
 }
 
+TEST(RotaryScalingTest, AFactorNeedsAKind) {
+  EXPECT_THROW(rotary_frequencies(kDim, 10000, {.factor = 4}), ValueError);
+}
+
 // Waves shorter than original / high are kept, those longer than original / low divided, nothing jumps.
 TEST(RotaryScalingTest, Llama3KeepsShortWavesAndStretchesLongOnes) {
   const RotaryScaling scaling = {.kind = Kind::llama3, .factor = 8, .original_context = 512};

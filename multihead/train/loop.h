@@ -219,6 +219,7 @@ class TrainLoop {
   }
   bool leads() const { return options_.parallel == nullptr || options_.parallel->leads(); }
   optim::StateMap optimizer_state() const;
+  void check_folder() const;
   void save(bool must_succeed);
   bool is_due(int64_t every) const;
   template <class F>

@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/io/config.h"
 #include "multihead/io/directory.h"
 #include "multihead/io/file_set.h"
@@ -159,7 +161,15 @@ optim::StateMap TrainLoop::optimizer_state() const {
   return options_.parallel != nullptr ? options_.parallel->gather_state(optimizer_) : optimizer_.state();
 }
 
+// A checkpoint alone, without what the run began with, could not be resumed.
+void TrainLoop::check_folder() const {
+  if (options_.run.empty() || node_at(io::join(options_.folder, io::kRunFile)) != Node::absent) return;
+  throw IoError(concat("train: the run stops at step ", progress_.step, ": its folder ",
+                       quote(options_.folder, 400), " has vanished, or its ", io::kRunFile, " has"));
+}
+
 void TrainLoop::save(bool must_succeed) {
+  check_folder();
   tried_step_ = progress_.step;
   give(Order::save);
   io::CheckpointContents contents;

@@ -7,7 +7,7 @@ namespace multihead::train {
 namespace {
 
 volatile sig_atomic_t stop_signal = 0;
-struct sigaction previous_interrupt, previous_terminate;
+struct sigaction previous_interrupt, previous_terminate, previous_hangup;
 
 void on_signal(int signal) {
   if (stop_signal != 0) _exit(128 + signal);
@@ -24,11 +24,14 @@ StopSignals::StopSignals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, &previous_interrupt);
   sigaction(SIGTERM, &action, &previous_terminate);
+  sigaction(SIGHUP, nullptr, &previous_hangup);
+  if (previous_hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup asks to go on
 }
 
 StopSignals::~StopSignals() {
   sigaction(SIGINT, &previous_interrupt, nullptr);
   sigaction(SIGTERM, &previous_terminate, nullptr);
+  sigaction(SIGHUP, &previous_hangup, nullptr);
 }
 
 int StopSignals::received() { return stop_signal; }

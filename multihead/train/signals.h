@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM request a graceful stop; a second one kills the process.
+// SIGINT, SIGTERM and SIGHUP (a terminal that closes) request a graceful stop; a second one kills the process.
 #pragma once
 
 namespace multihead::train {
@@ -11,9 +11,9 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The first signal received (SIGINT, SIGTERM), or 0.
+  /// The first signal received (SIGINT, SIGTERM, SIGHUP), or 0.
   static int received();
-  /// The shell's exit code for it: 130, 143; the latter too where another rank was told to stop.
+  /// The shell's exit code for it: 130, 143, 129; 143 too where another rank was told to stop.
   static int exit_code();
 };
 

@@ -23,7 +23,7 @@ printf 'long enough to hold a context or two, or even three.' >other.txt
 # Flags and settings.
 expect 2 'unknown flag "--colour"' "${fresh[@]}" --data text.txt --colour red
 expect 2 '--lr needs a value, X' "${fresh[@]}" --data text.txt --lr
-expect 2 '--seed is given 2 times: only values of a file \(--config\) can be overridden' "${fresh[@]}" --data text.txt --seed 1 --seed 2
+expect 2 '--seed is given 2 times; it takes one value' "${fresh[@]}" --data text.txt --seed 1 --seed 2
 expect 2 'embed_dim 128 is not divisible by num_heads 3' "$multihead" train lm --data text.txt --out run --heads 3
 huge=(--layers 4000 --width 8192 --heads 8)
 takes='a model of [0-9]{13} weights, with gradients and optimizer needs .*TB, but only .* are available; choose'
@@ -206,6 +206,24 @@ expect 1 'busy.*in use by process' "${train[@]}" --out busy --data text.txt --ov
 kill -TERM "$first"
 wait "$first"
 [[ $? -eq 143 ]] || fail "SIGTERM should end a run with 143"
+
+# A terminal that closes stops a run, which can be resumed; one whose folder vanishes stops with an error, and makes no
+# other in its place.
+"$multihead" train lm --data text.txt --out closed --context 16 --steps 100000 --quiet --eval-every 0 >/dev/null 2>&1 &
+first=$!
+for _ in $(seq 100); do [[ -e closed/metrics.jsonl ]] && break || sleep 0.1; done
+kill -HUP "$first"
+wait "$first"
+[[ $? -eq 129 ]] || fail "SIGHUP should end a run with 129"
+compgen -G 'closed/checkpoint-*' >/dev/null || fail "SIGHUP should leave a checkpoint"
+"$multihead" train lm --data text.txt --out gone --context 16 --steps 100000 --quiet --eval-every 0 --save-every 50 >/dev/null 2>gone.txt &
+first=$!
+for _ in $(seq 100); do [[ -e gone/metrics.jsonl ]] && break || sleep 0.1; done
+mv gone elsewhere
+wait "$first"
+[[ $? -eq 1 ]] || fail "a run without its folder should end with 1"
+grep -q 'its folder "gone" has vanished' gone.txt || fail "a run without its folder: $(cat gone.txt)"
+[[ ! -e gone ]] || fail "a run made its folder anew: $(ls gone)"
 
 # A full disk and a read-only folder, in a mount namespace of our own.
 isolated() { unshare -rm bash -c "$1" bash "$multihead" "${small[@]}"; }

@@ -98,6 +98,7 @@ TEST(GrammarLanguageTest, FollowsRules) {
   const LanguagePtr nested = grammar_language("root ::= \"(\" root \")\" root | \"\"");
   EXPECT_TRUE(accepts(nested, "(()())()"));
   EXPECT_FALSE(accepts(nested, "(()"));
+  EXPECT_TRUE(accepts(grammar_language(R"(root ::= "\U0001F600" [\U00000041])"), "\U0001F600A"));
 }
 
 TEST(GrammarLanguageTest, RefusesByName) {
@@ -108,6 +109,7 @@ TEST(GrammarLanguageTest, RefusesByName) {
       {"root ::= a root\na ::= \"\"", "never ends"},
       {"root ::= \"x\" root", "never ends"},
       {"root ::= \"x", "does not end"},
+      {"root ::= \"\\U00110000\"", "no such character"},
       {"root = \"x\"", "::="},
       {"root ::= \"a\"\nroot ::= \"b\"", "twice"},
   };

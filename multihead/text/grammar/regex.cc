@@ -73,6 +73,9 @@ class Reader {
         return one(hex(2));
       case 'u':
         return one(unicode());
+      case 'U':  // of grammars alone
+        if (std::string_view(who_) == "grammar") return one(unicode_of_eight());
+        break;
       default:
         break;
     }
@@ -95,6 +98,11 @@ class Reader {
       value = value * 16 + digit;
     }
     return value;
+  }
+  int32_t unicode_of_eight() {
+    const int32_t high = hex(2), low = hex(6);
+    if (high != 0 || low > kLastCodePoint) fail("there is no such character");
+    return low;
   }
   int32_t unicode() {
     if (!take('{')) return hex(4);

@@ -1,6 +1,7 @@
 #include "multihead/nn/attention.h"
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #include <cmath>
 
@@ -109,6 +110,17 @@ void bind_positions(nb::module_& m) {
       "x"_a, "starts"_a = 0, "rng"_a = nb::none(),
       "starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is "
       "given.");
+  c.def("__getstate__", [](const Encoding& e) {
+    return nb::make_tuple(e.embed_dim(), e.dropout_p(), std::string(word_of(e.layout())));
+  });
+  c.def("__setstate__", [](Encoding& e, const std::tuple<int64_t, double, std::string>& state) {
+    const auto& [embed_dim, dropout_p, layout] = state;
+    new (&e) Encoding(embed_dim, dropout_p, to_enum<nn::SinusoidLayout>(layout, "layout"));
+  });
+  c.def("__repr__", [](const Encoding& e) {
+    return concat("SinusoidalPositionalEncoding(", e.embed_dim(), ", dropout_p=", e.dropout_p(), ", layout='",
+                  word_of(e.layout()), "')");
+  });
   nb::class_<nn::RelativeBias> relative(
       m, "RelativeBias",
       "A bias of the scores for each head and bucket of distances (T5), for attention's relative_bias.");
