@@ -54,15 +54,16 @@ class ScoreRows:
     """Some rows of scores, as the weights of attention_rows() get them."""
 
     scores: _core.Tensor
-    """[B, H, rows, keys]: scale * query @ key.T, -inf for keys that the mask excludes"""
+    """[B, H, rows, keys]: scale * query @ key.T, -inf for keys that the mask excludes, and for those of the last 256 that
+    do not exist, which are there without a mask, too"""
     seen: _core.Tensor
-    """bool [B, H, rows, keys]: those that it does not"""
+    """bool [B, H, rows, keys]: the others"""
     query: _core.Tensor
     """[B, H, rows, D]"""
     first_row: int
     """the first row's index in the queries"""
     first_key: int
-    """the first key's index; it and the number of keys are multiples of 256, so some may not exist"""
+    """the first key's index; it and the number of keys are multiples of 256"""
 
 
 def attention_rows(
