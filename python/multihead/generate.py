@@ -31,13 +31,14 @@ class TextGenerator:
     @overload
     def generate(
         self, prompt: str, *, max_new_tokens: int = ..., temperature: float | None = ..., top_k: int | None = ...,
-        top_p: float | None = ..., seed: int = ..., stop_strings: Sequence[str] = ...,
+        top_p: float | None = ..., seed: int = ..., stop_strings: Sequence[str] = ..., overflow: str = ...,
         on_text: Callable[[str], Any] | None = ...,
     ) -> str: ...  # fmt: skip
     @overload
     def generate(
         self, prompt: Sequence[str], *, max_new_tokens: int = ..., temperature: float | None = ...,
         top_k: int | None = ..., top_p: float | None = ..., seed: int = ..., stop_strings: Sequence[str] = ...,
+        overflow: str = ...,
     ) -> list[str]: ...  # fmt: skip
     def generate(
         self,
@@ -49,17 +50,19 @@ class TextGenerator:
         top_p: float | None = None,
         seed: int = 0,
         stop_strings: Sequence[str] = (),
+        overflow: str = "slide",
         on_text: Callable[[str], Any] | None = None,
     ) -> str | list[str]:
         """What the model writes after the prompt, or after each of several; temperature 0 takes the likeliest token.
 
-        on_text, for one prompt, is called with each piece of text as it comes.
+        on_text, for one prompt, is called with each piece of text as it comes. overflow: a prompt or an answer that
+        the model's context does not hold goes on from the last half of it ('slide') or is a ValueError ('error').
         """
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         if on_text is not None and not isinstance(prompt, str):
             raise ValueError("TextGenerator.generate: on_text takes one prompt, a str")
         ids = [self.tokenizer.encode(text) for text in prompts]
-        options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings)
+        options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings, overflow)
         texts = self._write(ids, options, on_text)
         return texts[0] if isinstance(prompt, str) else texts
 
@@ -73,6 +76,7 @@ class TextGenerator:
         top_p: float | None = None,
         seed: int = 0,
         stop_strings: Sequence[str] = (),
+        overflow: str = "slide",
         on_text: Callable[[str], Any] | None = None,
     ) -> str:
         """The answer to a conversation, [{"role": "user", "content": "..."}, ...], by the model's chat template.
@@ -86,17 +90,17 @@ class TextGenerator:
             )
         talk = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         ids = self.tokenizer.apply_chat_template(talk, add_generation_prompt=True)
-        options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings)
+        options = self._options(max_new_tokens, temperature, top_k, top_p, seed, stop_strings, overflow)
         options["stop_tokens"] = [*options.get("stop_tokens", []), *turn_ends(self.tokenizer)]
         return self._write([ids], options, on_text)[0]
 
     def _options(
         self, max_new_tokens: int, temperature: float | None, top_k: int | None, top_p: float | None, seed: int,
-        stop_strings: Sequence[str],
+        stop_strings: Sequence[str], overflow: str,
     ) -> dict[str, Any]:  # fmt: skip
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = {**self._defaults, **{name: value for name, value in given.items() if value is not None}}
-        options.update(max_new_tokens=max_new_tokens, seed=seed, tokenizer=self.tokenizer)
+        options.update(max_new_tokens=max_new_tokens, seed=seed, overflow=overflow, tokenizer=self.tokenizer)
         options["stop_strings"] = [*stop_strings, *options.get("stop_strings", [])]
         return options
 

@@ -218,3 +218,14 @@ def test_a_state_fits_modules_of_any_type():
     model.linear.to("bfloat16")
     model.load_state_dict({"linear.weight": np.ones((2, 2), "f4"), "linear.bias": np.ones(2, "f4")})
     assert (np.asarray(model.linear.weight.to("float32")) == 1).all() and model.linear.weight.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_sinusoids_are_copied(copied):
+    encoding = mh.nn.SinusoidalPositionalEncoding(6, dropout_p=0.25, layout="halves")
+    again = copied(encoding)
+    x = np.ones((1, 3, 6), np.float32)
+    assert np.array_equal(np.asarray(again(x)), np.asarray(encoding(x)))
+    assert repr(again) == "SinusoidalPositionalEncoding(6, dropout_p=0.25, layout='halves')" == repr(encoding)
+    given, own = (np.asarray(module(x, rng=mh.Rng(3))) for module in (encoding, again))
+    assert np.array_equal(given, own)

@@ -39,6 +39,9 @@ def test_text_to_text(folder):
     assert "parameters" in repr(writer)
     with pytest.raises(ValueError, match="one prompt"):
         writer.generate(["a", "b"], on_text=print)
+    with pytest.raises(ValueError, match="context"):
+        writer.generate("the cat " * 60, overflow="error")
+    assert writer.generate("the cat " * 60, max_new_tokens=3) == writer.generate("on " * 60 + "the cat " * 60, max_new_tokens=3)
     with pytest.raises(TypeError, match="TextGenerator"):
         writer.model.generate("the cat")
 
