@@ -59,7 +59,7 @@ class Module:
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Copies tensors into the parameters of the same name; FormatError lists all mismatched names."""
         if not isinstance(state, Mapping):
-            raise TypeError(f"load_state_dict: state must map names to tensors, got {type(state).__name__}")
+            raise TypeError(f"load_state_dict: expected names with their tensors, a dict, got {type(state).__name__}")
         own = dict(self.named_parameters())
         with _core.NoTape():  # values may require gradients
             state = {name: _core.tensor(value) for name, value in state.items()}

@@ -27,6 +27,11 @@ Rng& default_rng();
 inline Rng& rng_or_default(Rng* rng) { return rng != nullptr ? *rng : default_rng(); }
 
 inline std::map<std::string, Tensor> to_tensor_map(nb::handle mapping, const char* who) {
+  if (!nb::hasattr(mapping, "items")) {
+    throw nb::type_error(concat(who, ": expected names with their tensors, a dict, got ",
+                                nb::cast<std::string>(mapping.type().attr("__name__")))
+                             .c_str());
+  }
   std::map<std::string, Tensor> tensors;
   for (nb::handle item : mapping.attr("items")()) {
     const auto pair = nb::cast<nb::tuple>(item);

@@ -38,6 +38,9 @@ def test_modules_that_refer_to_each_other_are_entered_once():
     assert twin.child.parent is twin
     twin.load_state_dict({"child.w": np.array([3], np.float32)})
     assert twin.child.w.item() == 3 and parent.child.w.item() == 1
+    for module in (twin, mh.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match="a dict, got list"):
+            module.load_state_dict([1])
 
 
 def test_dicts_hold_parameters():

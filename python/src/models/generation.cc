@@ -237,7 +237,8 @@ void bind_generate(nb::class_<LanguageModel>& c) {
       "the first new token and that at max_new_tokens.\nstop_strings: a row ends with the token that "
       "completes one of them in its new text, by the `tokenizer`.\njson_schema (a dict or JSON text), regex "
       "or grammar (GBNF): tokens of the `tokenizer` by which the text would not\nfit never come, and "
-      "stop_tokens only where it may end. logit_bias: {token: number}, added to the logits.\noverflow: what the "
+      "stop_tokens only where it may end. logit_bias: {token: number}, added to the logits.\noverflow: what "
+      "the "
       "context does not hold goes on from the last half of it ('slide') or is a ValueError ('error').",
       "cache_dtype"_a = nb::none());
   c.def("logprobs", &logprobs_call, "prompts"_a, nb::kw_only(), "top"_a = 0,
