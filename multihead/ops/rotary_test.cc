@@ -26,10 +26,6 @@ TEST(RotaryScalingTest, LinearIsAnotherUnitOfLength) {
   EXPECT_EQ(far.sin.to_vector<float>(), near.sin.to_vector<float>());
 }
 
-TEST(RotaryScalingTest, AFactorNeedsAKind) {
-  EXPECT_THROW(rotary_frequencies(kDim, 10000, {.factor = 4}), ValueError);
-}
-
 // Waves shorter than original / high are kept, those longer than original / low divided, nothing jumps.
 TEST(RotaryScalingTest, Llama3KeepsShortWavesAndStretchesLongOnes) {
   const RotaryScaling scaling = {.kind = Kind::llama3, .factor = 8, .original_context = 512};
@@ -75,6 +71,7 @@ TEST(RotaryScalingTest, YarnMovesFromKeptToDividedAndScalesTheTable) {
 TEST(RotaryScalingTest, WhatMakesNoSenseIsRefused) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const RotaryScaling& bad : std::initializer_list<RotaryScaling>{
+           {.factor = 4},
            {.kind = Kind::linear, .factor = 0.5},
            {.kind = Kind::linear, .factor = nan},
            {.kind = Kind::linear, .factor = std::numeric_limits<double>::infinity()},
@@ -87,7 +84,6 @@ TEST(RotaryScalingTest, WhatMakesNoSenseIsRefused) {
     EXPECT_THROW(rotary_frequencies(kDim, 10000, bad), ValueError);
   }
   EXPECT_THROW(rotary_frequencies(kDim, 1, {Kind::yarn, 2, 8}), ValueError);
-  EXPECT_NO_THROW(rotary_frequencies(kDim, 10000, {.kind = Kind::none, .factor = nan}));
 }
 
 // Pairs of every remainder of a vector, heads that stay: the bits of plain loops.

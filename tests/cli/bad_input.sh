@@ -209,7 +209,7 @@ wait "$first"
 
 # A terminal that closes stops a run, which can be resumed; one whose folder vanishes stops with an error, and makes no
 # other in its place.
-"$multihead" train lm --data text.txt --out closed --context 16 --steps 100000 --quiet --eval-every 0 >/dev/null 2>&1 &
+env --default-signal=HUP "$multihead" train lm --data text.txt --out closed --context 16 --steps 100000 --quiet --eval-every 0 >/dev/null 2>&1 &
 first=$!
 for _ in $(seq 100); do [[ -e closed/metrics.jsonl ]] && break || sleep 0.1; done
 kill -HUP "$first"
