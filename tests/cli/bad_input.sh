@@ -209,21 +209,21 @@ wait "$first"
 
 # A terminal that closes stops a run, which can be resumed; one whose folder vanishes stops with an error, and makes no
 # other in its place.
-env --default-signal=HUP "$multihead" train lm --data text.txt --out closed --context 16 --steps 100000 --quiet --eval-every 0 >/dev/null 2>&1 &
+env --default-signal=HUP "$multihead" train lm --data text.txt --out closing --context 16 --steps 100000 --quiet --eval-every 0 >/dev/null 2>&1 &
 first=$!
-for _ in $(seq 100); do [[ -e closed/metrics.jsonl ]] && break || sleep 0.1; done
+for _ in $(seq 100); do [[ -e closing/metrics.jsonl ]] && break || sleep 0.1; done
 kill -HUP "$first"
 wait "$first"
 [[ $? -eq 129 ]] || fail "SIGHUP should end a run with 129"
-compgen -G 'closed/checkpoint-*' >/dev/null || fail "SIGHUP should leave a checkpoint"
-"$multihead" train lm --data text.txt --out gone --context 16 --steps 100000 --quiet --eval-every 0 --save-every 50 >/dev/null 2>gone.txt &
+compgen -G 'closing/checkpoint-*' >/dev/null || fail "SIGHUP should leave a checkpoint"
+"$multihead" train lm --data text.txt --out vanishing --context 16 --steps 100000 --quiet --eval-every 0 --save-every 50 >/dev/null 2>vanishing.txt &
 first=$!
-for _ in $(seq 100); do [[ -e gone/metrics.jsonl ]] && break || sleep 0.1; done
-mv gone elsewhere
+for _ in $(seq 100); do [[ -e vanishing/metrics.jsonl ]] && break || sleep 0.1; done
+mv vanishing vanished
 wait "$first"
 [[ $? -eq 1 ]] || fail "a run without its folder should end with 1"
-grep -q 'its folder "gone" has vanished' gone.txt || fail "a run without its folder: $(cat gone.txt)"
-[[ ! -e gone ]] || fail "a run made its folder anew: $(ls gone)"
+grep -q 'its folder "vanishing" has vanished' vanishing.txt || fail "a run without its folder: $(cat vanishing.txt)"
+[[ ! -e vanishing ]] || fail "a run made its folder anew: $(ls vanishing)"
 
 # A full disk and a read-only folder, in a mount namespace of our own.
 isolated() { unshare -rm bash -c "$1" bash "$multihead" "${small[@]}"; }
