@@ -1245,6 +1245,12 @@ class SinusoidalPositionalEncoding:
         starts: position of the first token, one for all or one per row. Dropout acts exactly when rng is given.
         """
 
+    def __getstate__(self) -> tuple[Any, ...]: ...
+
+    def __setstate__(self, arg: tuple[int, float, str], /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
 class RelativeBias:
     """
     A bias of the scores for each head and bucket of distances (T5), for attention's relative_bias.
@@ -2069,6 +2075,7 @@ class LanguageModel:
         stop_strings: a row ends with the token that completes one of them in its new text, by the `tokenizer`.
         json_schema (a dict or JSON text), regex or grammar (GBNF): tokens of the `tokenizer` by which the text would not
         fit never come, and stop_tokens only where it may end. logit_bias: {token: number}, added to the logits.
+        overflow: what the context does not hold goes on from the last half of it ('slide') or is a ValueError ('error').
         """
 
     def logprobs(self, prompts: Sequence[int] | Sequence[Sequence[int]] | ArrayLike, *, top: int = 0) -> Any:
