@@ -46,7 +46,7 @@ std::vector<Case> cases() {
   }
   for (const nn::Block b : {nn::Block::parallel, nn::Block::parallel_shared, nn::Block::attention_only}) {
     LanguageModelConfig c = config_of(Positions::rotary);
-    c.block = b, c.rotary_fraction = 0.5, c.rotary_layout = RotaryLayout::interleaved;
+    c.block = b, c.rotary_fraction = 4.0 / 7, c.rotary_layout = RotaryLayout::interleaved;
     c.activation = Activation::gelu, c.head_bias = true;
     list.push_back({"block " + std::string(word_of(b)), c});
   }
