@@ -315,6 +315,9 @@ MEMBERS = {  # C++ member: what does it in Python
     "Norm.kind": "nn.Norm",  # arguments
     "Norm.eps": "nn.Norm",
     "Norm.factors": "nn.Norm.weight",
+    "SinusoidalPositionalEncoding.embed_dim": "nn.SinusoidalPositionalEncoding",  # its repr and copies say these
+    "SinusoidalPositionalEncoding.dropout_p": "nn.SinusoidalPositionalEncoding",
+    "SinusoidalPositionalEncoding.layout": "nn.SinusoidalPositionalEncoding",
     "TransformerLayer.options": "nn.TransformerLayer",
     "TransformerLayer.own_attn": "models.LanguageModel",  # attention=
     "TransformerLayer.experts": "models.EncoderConfig",  # experts=
