@@ -203,6 +203,10 @@ Times times_of(const Case& c) {
   return {median(times), *std::min_element(times.begin(), times.end())};
 }
 
+void print_speed(int threads, double speed) {
+  std::printf(" %d: %5.2f (%.2f)", threads, speed, speed / threads);
+}
+
 void measure(const Case& c) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   set_num_threads(1);
@@ -210,14 +214,12 @@ void measure(const Case& c) {
   std::printf("%-52s %9.3f ms |", c.name.c_str(), one.median * 1e3);
   for (int threads = 2; threads <= cores; threads *= 2) {
     set_num_threads(threads);
-    const double speed = one.median / times_of(c).median;
-    std::printf(" %d: %5.2f (%.2f)", threads, speed, speed / threads);
+    print_speed(threads, one.median / times_of(c).median);
   }
   set_num_threads(1);
   std::printf(" | plan of");
   for (const int threads : {4, 16, 64}) {
-    const double speed = one.least / Simulation(threads).run(c.call);
-    std::printf(" %d: %5.2f (%.2f)", threads, speed, speed / threads);
+    print_speed(threads, one.least / Simulation(threads).run(c.call));
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -241,8 +243,7 @@ void measure_peak(const char* name, double (*gflops)(double), int cores) {
   if (one == 0) return;
   std::printf("%-52s %9.0f GFLOP/s |", name, one);
   for (int threads = 2; threads <= cores; threads *= 2) {
-    const double speed = peak_of(gflops, threads) / one;
-    std::printf(" %d: %5.2f (%.2f)", threads, speed, speed / threads);
+    print_speed(threads, peak_of(gflops, threads) / one);
   }
   std::printf("\n");
   std::fflush(stdout);

@@ -67,7 +67,7 @@ void apply_rules(const BeamOptions& o, const NextToken& next, std::span<float> s
     scores[only] = score;
     return;
   }
-  if (o.repetition_penalty != 1 && !penalizes_logits(o)) penalize(o.repetition_penalty, next.history, scores);
+  if (!penalizes_logits(o)) penalize(o.repetition_penalty, next.history, scores);
   if (static_cast<int64_t>(length) < o.min_length) scores[static_cast<size_t>(next.eos)] = kNever;
   ban_sequences(o.suppress, next.history, scores);
   ban_repeated(o.no_repeat_ngram, next.history, scores);

@@ -21,11 +21,6 @@ namespace {
 
 using nn::detail::point;
 
-// Cut off, as transformers does; a fraction that was divided from a size gives that size again.
-int64_t rotary_dim(const LanguageModelConfig& c) {
-  return static_cast<int64_t>(c.rotary_fraction * static_cast<double>(c.head_dim) + 1e-6);
-}
-
 // A layer with all of its heads.
 nn::TransformerLayerOptions whole_layer(const LanguageModelConfig& c) {
   nn::TransformerLayerOptions o = layer_options(c, {c.attention_bias, c.out_bias, c.ffn_bias});

@@ -56,6 +56,13 @@ int64_t size_of_head(const Config& c) {
   return c.embed_dim / c.num_heads;
 }
 
+/// How many of a head's dimensions are rotated: cut off, as transformers does. A fraction that was divided from such a
+/// number gives it again.
+template <class Config>
+int64_t rotary_dim(const Config& c) {
+  return static_cast<int64_t>(c.rotary_fraction * static_cast<double>(c.head_dim) + 1e-6);
+}
+
 /// Checks every field on its own and gives ffn_dim its default; `derived` fields may be 0.
 template <class Config>
 void resolve_sizes(Config& c, std::initializer_list<int64_t Config::*> derived) {

@@ -1,8 +1,7 @@
 // GPT-J: one norm before attention and feed-forward side by side, the first dimensions of each head rotated by
 // interleaved pairs, biases in the feed-forward and output layers alone.
-#include <cmath>
-
 #include "multihead/core/error.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::gptj {
@@ -27,7 +26,7 @@ ConfigKey<C> rotary_dim() {
     c.rotary_fraction = static_cast<double>(dim) / static_cast<double>(head_dim);
   };
   const auto write = [](const C& c, const std::string& key, Json& json) {
-    json[key] = std::llround(c.rotary_fraction * static_cast<double>(c.head_dim)) / 2 * 2;
+    json[key] = models::rotary_dim(c);
   };
   return {"rotary_dim", read, write, row_of(&C::rotary_fraction)};
 }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "multihead/core/error.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail {
@@ -114,8 +115,7 @@ ExtraTensor rotary_buffers(const LanguageModelConfig& c) {
       [c](const Shape&) {
         std::vector<Tensor> tables;
         for (const RotaryScaling& scaling : {RotaryScaling{}, c.rotary_scaling}) {
-          const auto dim = static_cast<int64_t>(c.rotary_fraction * static_cast<double>(c.head_dim));
-          const std::vector<double> w = rotary_frequencies(dim / 2 * 2, c.rotary_base, scaling);
+          const std::vector<double> w = rotary_frequencies(rotary_dim(c), c.rotary_base, scaling);
           tables.push_back(Tensor::of<double>({static_cast<int64_t>(w.size())}, w));
         }
         return tables;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "multihead/core/error.h"
+#include "multihead/models/config/transformer_config-inl.h"
 #include "multihead/models/families/llama-inl.h"
 
 namespace multihead::models::detail::latent {
@@ -16,8 +17,6 @@ using Reader = io::ConfigReader;
 struct Sizes {
   int64_t latent, query_latent, plain, rotated;
 };
-
-int64_t rotated_dim(const C& c) { return std::llround(c.rotary_fraction * static_cast<double>(c.head_dim)); }
 
 bool is_like(const C& c) { return llama::is_like(c) && c.attention_bias == c.out_bias && c.latent_dim > 0; }
 
@@ -59,13 +58,13 @@ ConfigKeys<C> head_keys(const Sizes& usual) {
     refuse_score_factor(r);
   };
   const auto write = [](const C& c, const std::string& key, Json& json) {
-    json[key] = c.head_dim - rotated_dim(c);
-    json["qk_rope_head_dim"] = rotated_dim(c);
+    json[key] = c.head_dim - rotary_dim(c);
+    json["qk_rope_head_dim"] = rotary_dim(c);
   };
   return {{"qk_nope_head_dim", read, write, row_of(&C::head_dim)},
           {"qk_rope_head_dim", {}, {}, row_of(&C::rotary_fraction)},
           same("qk_head_dim", "qk_nope_head_dim + qk_rope_head_dim", [](const C& c) { return c.head_dim; }),
-          same("head_dim", "qk_rope_head_dim", rotated_dim)};
+          same("head_dim", "qk_rope_head_dim", rotary_dim<C>)};
 }
 
 // null, which is written, means that queries are projected from the token itself.
