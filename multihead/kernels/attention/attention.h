@@ -230,7 +230,8 @@ struct ScoreTerms {
     kAlibi = 32,
     kWeights = 64,  ///< not a softmax
     kRelativeValue = 128,
-    kNonlinear = kScoreFunction | kSoftcap,  ///< their derivative is not 1
+    kCurved = kSoftcap,  ///< of a fixed form whose derivative is not 1
+    kNonlinear = kScoreFunction | kCurved,
   };
   /// The terms that are present. Fast paths name the sets that they take, so that none ignores a new term.
   unsigned kinds() const {
@@ -240,6 +241,7 @@ struct ScoreTerms {
            (relative_value ? kRelativeValue : 0U);
   }
   bool weights() const { return normalise != Normalise::softmax; }
+  bool curved() const { return (kinds() & kCurved) != 0; }
   bool nonlinear() const { return (kinds() & kNonlinear) != 0; }
 };
 

@@ -56,7 +56,7 @@ HWY_NOINLINE void ChunkWeightGradients(const BackwardCall& call, const BackwardJ
   const int64_t count = int64_t{r.k1 - r.k0} * kTileRows;
   alignas(64) float raw[G::kChunkKeys * kTileRows], slope[G::kChunkKeys * kTileRows], unused[kTileRows];
   std::fill_n(unused, kTileRows, 0.0f);
-  float* derivative = terms.softcap > 0 ? b.derivative : nullptr;
+  float* derivative = terms.curved() ? b.derivative : nullptr;
   if (derivative) std::fill_n(derivative, count, 1.0f);
   TermRows({&terms, &t, &lanes, terms.bias ? b.extra : nullptr, keep, b.p, derivative}, r, unused);
   std::copy_n(b.p, count, raw);
@@ -235,7 +235,7 @@ void TermGradients(const BackwardCall& call, const BackwardJob& job, const RowTi
   float* d_bias = as_floats(call.gradient.d_bias);
   if (d_bias && terms.bias) BiasGradient(terms, t, r, b.ds, d_bias, b.extra);
   AddToHeadSums(terms, lanes, call.forward.p->group(), t, r, b.ds, job.head_sums, block);
-  if (terms.weights() ? terms.softcap <= 0 : !terms.nonlinear()) return;
+  if (terms.weights() ? !terms.curved() : !terms.nonlinear()) return;
   for (int lane = 0; lane < t.groups * kGroupRows; lane += kN) {
     const int g = lane / kGroupRows;
     for (int k = r.need_begin[g]; k < r.need_end[g]; ++k) {
