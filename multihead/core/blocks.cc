@@ -249,6 +249,35 @@ BlockGroup iq4_xs(const uint8_t* block, int64_t i) {
   return g;
 }
 
+// Digits of base 3, less 1: 240 numbers five to a byte, in two runs of bytes, 16 four to a byte; their scale.
+constexpr int64_t kTernaryBytes = 48 + 4 + 2;
+
+BlockGroup tq1_0(const uint8_t* block, int64_t i) {
+  constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+  const auto digit = [&](int64_t begin, int64_t bytes, int64_t n) {  // byte · 3^digit / 256 begins with it
+    const auto fraction = static_cast<uint8_t>(block[begin + n % bytes] * kPowers[n / bytes]);
+    return static_cast<int8_t>((fraction * 3 >> 8) - 1);
+  };
+  BlockGroup g;
+  g.scale = read<Float16>(block + 48 + 4);
+  for (int64_t k = 0; k < kSmallBlock; ++k) {
+    const int64_t n = i * kSmallBlock + k;
+    g.values[k] = n < 160 ? digit(0, 32, n) : n < 240 ? digit(32, 16, n - 160) : digit(48, 4, n - 240);
+  }
+  return g;
+}
+
+// Two bits of each number, four groups in 32 bytes, and their scale.
+BlockGroup tq2_0(const uint8_t* block, int64_t i) {
+  BlockGroup g;
+  g.scale = read<Float16>(block + kSuper / 4);
+  for (int64_t k = 0; k < kSmallBlock; ++k) {
+    const int two = block[i / 4 * kSmallBlock + k] >> (i % 4 * 2) & 3;
+    g.values[k] = static_cast<int8_t>(two - 1);
+  }
+  return g;
+}
+
 // The row of a format of groups.
 template <BlockGroup (*kGroup)(const uint8_t*, int64_t), int64_t kBlock, int64_t kBytes>
 BlockFormat in_groups(uint32_t id, const char* name, const char* packed_as,
@@ -284,6 +313,8 @@ const std::vector<BlockFormat>& block_formats() {
       in_groups<iq4_nl, kSmallBlock, nibble_bytes(false, false)>(20, "IQ4_NL", "q8"),
       in_groups<iq4_xs, kSuper, kIq4Bytes>(23, "IQ4_XS", ""),
       plain<BFloat16>(30, "BF16", "", 32),
+      in_groups<tq1_0, kSuper, kTernaryBytes>(34, "TQ1_0", "q8"),
+      in_groups<tq2_0, kSuper, kSuper / 4 + 2>(35, "TQ2_0", "q8"),
       {39, "MXFP4", kSmallBlock, 1 + kSmallBlock / 2, decode_mxfp4},
   };
   return formats;

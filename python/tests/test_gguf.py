@@ -13,7 +13,7 @@ from gguf_blocks import k_blocks
 
 gguf = pytest.importorskip("gguf")
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
-         "MXFP4"]
+         "MXFP4", "TQ1_0", "TQ2_0"]
 
 
 def raw_blocks(kind, numbers, seed):
@@ -21,7 +21,7 @@ def raw_blocks(kind, numbers, seed):
     block, size = gguf.GGML_QUANT_SIZES[kind]
     data = np.random.default_rng(seed).integers(0, 256, (numbers // block, size), dtype=np.uint8)
     high_byte = {"F32": [3], "F16": [1], "BF16": [1], "Q4_1": [1, 3], "Q5_1": [1, 3], "Q4_K": [1, 3], "Q5_K": [1, 3],
-                 "Q6_K": [size - 1], "Q2_K": [size - 3, size - 1], "Q3_K": [size - 1], "MXFP4": []}.get(kind.name, [1])
+                 "Q6_K": [size - 1], "Q2_K": [size - 3, size - 1], "Q3_K": [size - 1], "TQ1_0": [size - 1], "TQ2_0": [size - 1], "MXFP4": []}.get(kind.name, [1])
     data[:, high_byte] &= 0xB7
     return data
 
