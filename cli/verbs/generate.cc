@@ -57,7 +57,7 @@ class Generate : public Verb {
     flags.text("regex", "PATTERN", regex_, "the text fits this regular expression as a whole");
     flags.text("grammar", "FILE", grammar_file_, "the text follows this grammar (GBNF)");
     flags.text("suppress", "TEXT", suppress_, "forbidden words, separated by spaces");
-    flags.flag("special", special_, "read special tokens in --prompt, such as <|im_start|>, as tokens");
+    flags.flag("special", special_, "read special tokens in --prompt, such as <|im_start|>, as tokens, and print those that are generated");
     flags.flag("chat", chat_,
                "answer the lines of stdin, or --prompt, as a conversation by the model's chat template");
     flags.text("system", "TEXT", system_, "--chat: the system message");
@@ -186,8 +186,9 @@ class Generate : public Verb {
     check_length(loaded.model, std::ssize(ids), options_);
     set_draft(loaded);
     const bool streams = samples_ == 1 && !common.json;
-    TextStream stream(put_output, loaded.tokenizer, {.continued = true}, stops_);
-    StopStrings said(loaded.tokenizer, stops_, {.continued = true});
+    const text::DecodeOptions decode = {.skip_special = !special_, .continued = true};
+    TextStream stream(put_output, loaded.tokenizer, decode, stops_);
+    StopStrings said(loaded.tokenizer, stops_, decode);
     if (streams) put_output(prompt);
     const train::StopSignals signals;
     options_.on_token = [&](int64_t row, int32_t token) {

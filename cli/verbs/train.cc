@@ -68,7 +68,7 @@ class TrainVerb : public Verb {
     require(request_.data, "--data FILE");
     if (kind_.presets.empty()) require(request_.init, "--init DIR");
     run_->check_settings();
-    refuse_unused();
+    refuse_unused_flags();
     if (group->size() > 1 && common.threads == 0) set_num_threads(distributed::threads_per_rank());
     for (const auto& [key, path] : paths()) {
       if (!kind_.has_folders && (request_.leads() || std::string_view(key) != "tokenizer"))
@@ -94,52 +94,9 @@ class TrainVerb : public Verb {
     return std::ranges::find(given_flags(), flag) != given_flags().end();
   }
 
-  // As in a record; null if this kind has no such setting.
-  Json setting(std::string_view name) const {
-    const std::vector<train::Field> all = run_->settings();
-    const auto found = std::ranges::find(all, name, &train::Field::name);
-    return found == all.end() ? Json() : train::to_json(*found);
-  }
-
-  bool validates() const {
-    const Json share = setting("validation-share");
-    return !request_.valid.empty() || (!share.is_null() && share.as_double() > 0);
-  }
-
-  // Flags that the others make useless.
-  void refuse_unused() const {
-    struct Need {
-      const char* flag;
-      const char* setting;
-      std::vector<std::string_view> values;  // in one of which the flag has an effect; none: in any but 0
-    };
-    const std::string_view bpe = "\"bpe\"";
-    const std::string_view adam = "\"adam\"", adamw = "\"adamw\"", wsd = "\"wsd\"";
-    const Need needs[] = {{"lora-alpha", "lora-rank", {}},
-                          {"lora-targets", "lora-rank", {}},
-                          {"momentum", "optimizer", {"\"sgd\""}},
-                          {"beta1", "optimizer", {adam, adamw}},
-                          {"beta2", "optimizer", {adam, adamw}},
-                          {"eps", "optimizer", {adam, adamw}},
-                          {"eps-hat", "optimizer", {adam, adamw}},
-                          {"decay-share", "schedule", {wsd}},
-                          {"vocab-size", "tokenizer", {bpe}},
-                          {"final-ratio", "schedule", {wsd, "\"linear\"", "\"cosine\""}}};
-    for (const Need& need : needs) {
-      if (!is_given(need.flag)) continue;
-      const Json given = setting(need.setting);
-      if (given.is_null()) continue;
-      const std::string value = given.dump();
-      const bool has_effect =
-          need.values.empty() ? value != "0" : std::ranges::find(need.values, value) != need.values.end();
-      if (!has_effect) refuse_given(concat("with --", need.setting, " ", value), {need.flag});
-    }
-    if (!request_.init.empty() || !request_.tokenizer.empty())
-      refuse_given("on a tokenizer that is given", {"tokenizer", "vocab-size", "shared-vocabulary"});
-    if (!validates()) refuse_given("without validation data", {"patience", "eval-windows"});
+  // Flags that are no settings.
+  void refuse_unused_flags() const {
     if (request_.resume) refuse_given("with --resume, which keeps what --out holds", {"overwrite"});
-    if (request_.resume) refuse_given("with --resume, which keeps the number of steps", {"time"});
-    if (!request_.valid.empty()) refuse_given("with --valid", {"validation-share", "validation-blocks"});
     if (!request_.init.empty())
       refuse_given("with --init, whose model and recipe take its place", {"preset"});
   }

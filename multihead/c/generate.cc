@@ -69,7 +69,7 @@ void continue_tokens(const mh_model& model, const std::vector<int32_t>& prompt,
         if (given.on_text != nullptr && is_wanted)
           is_wanted = given.on_text(piece.data(), piece.size(), given.user) == 0;
       },
-      model.tokenizer, {.skip_special = is_chat, .continued = !is_chat}, stops);
+      model.tokenizer, {.skip_special = true, .continued = !is_chat}, stops);
   options.on_token = [&](int64_t, int32_t token) { return stream.write(token) && is_wanted; };
   generate(model.model, {prompt}, options);
   stream.finish();

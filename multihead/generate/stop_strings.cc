@@ -14,10 +14,15 @@ StopStrings::StopStrings(text::Tokenizer tokenizer, std::vector<std::string> str
 bool StopStrings::add(int64_t row, int32_t token) {
   Row& own = rows_[row];
   if (own.stopped) return false;
+  const std::span one(&token, 1);
+  if (decode_.skip_special && tokenizer_.is_special(token)) {  // but it may be a stop string
+    own.stopped = std::ranges::count(strings_, tokenizer_.decode(one, {.continued = true})) > 0;
+    return !own.stopped;
+  }
   text::DecodeOptions decode = decode_;
   decode.continued = decode.continued || std::exchange(own.begun, true);
   const size_t before = own.text.size();
-  own.text += tokenizer_.decode(std::span(&token, 1), decode);
+  own.text += tokenizer_.decode(one, decode);
   size_t first = std::string::npos;
   for (const std::string& stop : strings_) {
     const size_t from = before < stop.size() ? 0 : before - stop.size() + 1;

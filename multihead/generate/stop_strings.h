@@ -17,7 +17,8 @@ namespace multihead {
 ///   options.on_token = [&](int64_t row, int32_t token) { return stop.add(row, token); };
 ///   generate(model, prompts, options);  // stop.text(row): what comes before the stop string
 ///
-/// A stop string may begin and end within tokens. Those of the prompt do not count.
+/// A stop string may begin and end within tokens, or be a special token that `decode` skips. Those of the prompt do not
+/// count.
 class StopStrings {
  public:
   /// Empty strings are left out. `decode`: how tokens become text; `continued` counts from the second on,

@@ -134,5 +134,21 @@ TEST(StopStringsTest, ARowEndsBeforeTheFirstOfSeveralTexts) {
   EXPECT_EQ(rows.text(7), "");
 }
 
+TEST(StopStringsTest, SpecialTokensThatAreSkippedMayStop) {
+  const auto tokenizer = text::Tokenizer::train_bpe({"ab"}, {.vocab_size = 258, .special = {.eos = "<end>"}});
+  const int32_t end = *tokenizer.eos_id(), a = tokenizer.encode("a")[0];
+  const auto said = [&](const std::vector<std::string>& stops, bool skips) {
+    StopStrings strings(tokenizer, stops, {.skip_special = skips});
+    for (const int32_t token : {a, end, a})
+      if (!strings.add(0, token)) return strings.text(0) + "|";
+    return strings.text(0);
+  };
+  EXPECT_EQ(said({}, true), "aa");
+  EXPECT_EQ(said({"<end>"}, true), "a|");
+  EXPECT_EQ(said({"<end"}, true), "aa");
+  EXPECT_EQ(said({}, false), "a<end>a");
+  EXPECT_EQ(said({"<end"}, false), "a|");
+}
+
 }  // namespace
 }  // namespace multihead

@@ -226,6 +226,9 @@ TEST(MultiHeadAttentionTest, WrongSizesAreNamed) {
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 0}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .dropout_p = 1.5}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .qk_norm_eps = -1}, rng), ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .scale = NAN}, rng), ValueError);
+  EXPECT_THROW(LayerNorm(4, -1e-5), ValueError);
+  EXPECT_THROW(RMSNorm(4, INFINITY), ValueError);
   const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
   const Tensor x = Tensor::zeros({2, 5, 12}), narrow = Tensor::zeros({2, 5, 11}),
                other = Tensor::zeros({3, 5, 12});

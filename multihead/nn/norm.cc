@@ -1,11 +1,23 @@
 #include "multihead/nn/norm.h"
 
+#include <cmath>
+
+#include "multihead/core/error.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead::nn {
 
 using detail::point;
+
+Norm::Norm(int64_t size, const NormOptions& options)
+    : weight(constant_parameter({size}, options.kind == NormKind::rms_from_one ? 0 : 1)),
+      kind_(options.kind),
+      eps_(options.eps) {
+  MH_CHECK(eps_ >= 0 && std::isfinite(eps_), ValueError, kind_ == NormKind::layer ? "LayerNorm" : "RMSNorm",
+           ": eps must be finite and not negative, got ", eps_);
+  if (kind_ == NormKind::layer && options.bias) bias = constant_parameter({size}, 0);
+}
 
 Tensor Norm::operator()(const Tensor& x, std::string_view name) const {
   if (!weight.defined()) return x;

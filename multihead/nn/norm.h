@@ -29,12 +29,8 @@ struct NormOptions {
 class Norm {
  public:
   Norm() = default;
-  explicit Norm(int64_t size, const NormOptions& options = {})
-      : weight(constant_parameter({size}, options.kind == NormKind::rms_from_one ? 0 : 1)),
-        kind_(options.kind),
-        eps_(options.eps) {
-    if (options.kind == NormKind::layer && options.bias) bias = constant_parameter({size}, 0);
-  }
+  /// Throws ValueError unless eps is finite and not negative.
+  explicit Norm(int64_t size, const NormOptions& options = {});
 
   /// `name` is that of its points (points.h); without one it has none.
   Tensor operator()(const Tensor& x, std::string_view name = {}) const;

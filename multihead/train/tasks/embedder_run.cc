@@ -295,6 +295,9 @@ EmbedderTask::Data EmbedderTask::read(const Run& run) {
   sizes_of(run.settings, encoder.dim());
   encoder.encoder() = encoder_from(run.settings.model, encoder.encoder(), run.settings.seed);  // its dropout
   const int64_t length = length_of(run.settings);
+  MH_CHECK(!is_given(run, "max-length") || length <= encoder.max_length(), ValueError,
+           "train: a --max-length of ", length, " tokens is more than the folder's max_seq_length, ",
+           encoder.max_length());
   const auto columns = [](const text::JudgedPairs& pairs) -> std::vector<std::vector<std::string>> {
     return {pairs.queries, pairs.documents, pairs.negatives, column_of(pairs.scores)};
   };

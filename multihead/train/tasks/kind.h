@@ -52,5 +52,11 @@ const Kind& kind_of(const std::string& name);
 
 /// Throws ValueError if the request lacks what the kind needs or has what it does not take.
 void check_request(const RunRequest& request, const Kind& kind);
+/// Whether a setting of this name, with hyphens, was given.
+bool is_given(const RunRequest& request, std::string_view name);
+/// Throws ValueError for a setting that was given, has another value than by default, and changes nothing because of
+/// the others. `defaults`: of the same kind, in the same order.
+void refuse_unused(const RunRequest& request, std::span<const Field> settings,
+                   std::span<const Field> defaults);
 
 }  // namespace multihead::train

@@ -317,6 +317,9 @@ std::string choose(typename T::Run& run, typename T::Run& given, Data& data, boo
   choose_rate(s, run.settings.model.embed_dim, T::kRate);
   const std::string note = choose_by_time<T>(run, data, begins);
   choose_length(s, static_cast<double>(T::pass(run.settings, data)) / micro_batches);
+  MH_CHECK(s.warmup_steps <= s.steps || s.schedule == optim::ScheduleKind::noam || !is_given(run, "warmup"),
+           ValueError, "train: a --warmup of ", s.warmup_steps, " steps never reaches the rate: there are ",
+           s.steps);
   TrainingSettings& shown = given.settings;
   shown.steps = s.steps, shown.epochs = s.epochs, shown.lr = s.lr;
   shown.warmup_steps = s.warmup_steps, shown.eval_every = s.eval_every;
@@ -389,8 +392,19 @@ class TaskRun final : public AnyRun {
     if constexpr (requires { run_.settings.positions; })
       run_.settings.positions = run_.settings.model.context;
   }
-  void check_settings() const override { check(run_.settings); }
+  void check_settings() const override {
+    check(run_.settings);
+    auto settings = run_.settings;
+    decltype(settings) defaults;
+    refuse_unused(run_, fields(settings), fields(defaults));
+    if constexpr (requires { settings.max_length; }) {
+      MH_CHECK(!is_given(run_, "max-length") || settings.max_length <= settings.model.context, ValueError,
+               "train: a --max-length of ", settings.max_length, " tokens is more than the model reads, ",
+               settings.model.context);
+    }
+  }
   Json train() const override {
+    check_settings();
     if constexpr (requires { T::train(run_); }) {
       return to_json(T::train(run_));
     } else {
