@@ -120,6 +120,20 @@ TEST(SettingsTest, TheLengthOfARunComesFromItsData) {
   EXPECT_EQ(given.eval_every, 0);
 }
 
+TEST(SettingsTest, TimesMayHaveSeveralUnits) {
+  const auto seconds = [](const char* time) {
+    TrainingSettings s;
+    s.time = time;
+    return seconds_of(s);
+  };
+  EXPECT_EQ(seconds(""), 0);
+  EXPECT_EQ(seconds("90s"), 90);
+  EXPECT_EQ(seconds("1h30m"), 5400);
+  EXPECT_EQ(seconds("1.5h1s"), 5401);
+  for (const char* wrong : {"90", "m", "1m2h", "1m2m", "1h30", "-1s", "0s", "1d"})
+    EXPECT_THROW(seconds(wrong), ValueError) << wrong;
+}
+
 TEST(SettingsTest, TheRateComesFromTheWidthAndWhatIsTrained) {
   const auto chosen = [](int64_t width, int64_t rank, double lr = 0) {
     TrainingSettings s;

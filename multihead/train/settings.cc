@@ -157,11 +157,18 @@ void choose_length(TrainingSettings& s, double steps) {
 
 double seconds_of(const TrainingSettings& s) {
   if (s.time.empty()) return 0;
-  const std::string number = s.time.substr(0, s.time.size() - 1);
-  const double unit = s.time.back() == 's' ? 1 : s.time.back() == 'm' ? 60 : s.time.back() == 'h' ? 3600 : 0;
-  MH_CHECK(unit > 0, ValueError, "train: --time must be a number with a unit, such as 90s, 10m or 2h, got ",
-           quote(s.time, 40));
-  const double seconds = parse_number("--time", number) * unit;
+  constexpr std::string_view kUnits = "hms";
+  constexpr double kSeconds[] = {3600, 60, 1};
+  double seconds = 0;
+  for (size_t at = 0, next = 0; at < s.time.size();) {
+    const size_t end = s.time.find_first_of(kUnits, at);
+    const size_t unit = end == std::string::npos ? kUnits.npos : kUnits.find(s.time[end]);
+    MH_CHECK(unit != kUnits.npos && unit >= next, ValueError,
+             "train: --time must be a number with a unit, such as 90s, 10m or 1h30m, got ",
+             quote(s.time, 40));
+    seconds += parse_number("--time", s.time.substr(at, end - at)) * kSeconds[unit];
+    at = end + 1, next = unit + 1;
+  }
   MH_CHECK(seconds > 0 && seconds < 1e8, ValueError,
            "train: --time must be positive and less than 1e8 s, got ", quote(s.time, 40));
   return seconds;

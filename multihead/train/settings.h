@@ -111,7 +111,7 @@ void set_fine_tuning(TrainingSettings& settings);
 void set_new(TrainingSettings& settings, int64_t steps);
 /// Chooses what is left to be chosen; `steps`: in one pass through the data. Epochs become steps.
 void choose_length(TrainingSettings& settings, double steps);
-/// TrainingSettings::time, "90s", "10m" or "2h", in seconds; 0: off. Throws ValueError.
+/// TrainingSettings::time, "90s", "10m" or "1h30m", in seconds; 0: off. Throws ValueError.
 double seconds_of(const TrainingSettings& settings);
 /// The steps, and how often there is an evaluation where that is left open, that `seconds` have room for.
 void choose_steps(TrainingSettings& settings, double seconds, double step, double evaluation);
