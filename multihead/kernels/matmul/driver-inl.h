@@ -349,10 +349,12 @@ struct Tasks {
     if (threads == 1) return;
     const bool packs_again = chunk.g.ta == Transpose::yes && SharesSets(chunk.g);
     share_out(chunk.size_k(), rows, packs_again, threads);
+    order(chunk.panels.columns, threads);
   }
   int64_t count() const { return blocks * groups; }
   Task operator[](int64_t i) const {
-    const int64_t block = i / groups, group = i % groups, row = first_row(block);
+    const int64_t block = by_groups ? i % blocks : i / groups, group = by_groups ? i / blocks : i % groups;
+    const int64_t row = first_row(block);
     return {row, first_row(block + 1) - row, panels * group / groups, panels * (group + 1) / groups};
   }
 
@@ -363,6 +365,7 @@ struct Tasks {
 
   int64_t m, panels;
   int64_t blocks, groups = 1;
+  bool by_groups = false;  // neighbours are rows of one group of panels, not groups of the same rows
 
  private:
   // The cut that ends first if the threads take its tasks in turns; among those nearly as good, that of most
@@ -385,6 +388,17 @@ struct Tasks {
         blocks = b, groups = g;
       }
     }
+  }
+
+  // A thread takes neighbours: those that read less of A and B, which lie in other cores' caches. By groups it also
+  // multiplies by the panels that it packed.
+  void order(int64_t columns, int threads) {
+    const int64_t run = ceil_div(count(), threads), rows = ceil_div(m, blocks),
+                  width = ceil_div(columns, groups);
+    const auto read = [run](int64_t inner, int64_t of_inner, int64_t of_outer) {
+      return std::min(run, inner) * of_inner + ceil_div(run, inner) * of_outer;
+    };
+    by_groups = read(blocks, rows, width) < read(groups, width, rows);
   }
 
   // Rows of the highest of b blocks. The last has as many slivers as any, one of them perhaps not whole.
