@@ -57,7 +57,9 @@ class Generate : public Verb {
     flags.text("regex", "PATTERN", regex_, "the text fits this regular expression as a whole");
     flags.text("grammar", "FILE", grammar_file_, "the text follows this grammar (GBNF)");
     flags.text("suppress", "TEXT", suppress_, "forbidden words, separated by spaces");
-    flags.flag("special", special_, "read special tokens in --prompt, such as <|im_start|>, as tokens, and print those that are generated");
+    flags.flag("special", special_,
+               "read special tokens in --prompt, such as <|im_start|>, as tokens, and print those that are "
+               "generated");
     flags.flag("chat", chat_,
                "answer the lines of stdin, or --prompt, as a conversation by the model's chat template");
     flags.text("system", "TEXT", system_, "--chat: the system message");

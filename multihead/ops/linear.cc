@@ -275,7 +275,24 @@ Gradients linear_backward(LinearSaved& s, Tensor dy) {
 
 }  // namespace
 
+namespace {
+
+// With the axes that they lack, which the result has to lose.
+Tensor matmul_of_vectors(const Tensor& a, const Tensor& b) {
+  MH_CHECK(a.rank() > 0 && b.rank() > 0, ShapeError, "matmul: a and b must have axes, got ", a.shape(),
+           " and ", b.shape());
+  const Tensor y =
+      matmul(a.rank() == 1 ? reshape(a, {1, a.size(0)}) : a, b.rank() == 1 ? reshape(b, {b.size(0), 1}) : b);
+  Shape shape = y.shape();
+  if (b.rank() == 1) shape = shape.erased(shape.rank() - 1);
+  if (a.rank() == 1) shape = shape.erased(shape.rank() - (b.rank() == 1 ? 1 : 2));
+  return reshape(y, shape);
+}
+
+}  // namespace
+
 Tensor matmul(const Tensor& left, const Tensor& right) {
+  if (left.rank() < 2 || right.rank() < 2) return matmul_of_vectors(left, right);
   const Tensor a = detail::for_product(left), b = detail::for_product(right);
   if (a.dtype() == Dtype::f16) {
     check_same_dtype("matmul", "b", b, "a", a);
@@ -284,8 +301,6 @@ Tensor matmul(const Tensor& left, const Tensor& right) {
   }
   detail::check_real_or_bf16("matmul", "a", a);
   check_same_dtype("matmul", "b", b, "a", a);
-  MH_CHECK(a.rank() >= 2 && b.rank() >= 2, ShapeError, "matmul: a and b must have at least two axes, got ",
-           a.shape(), " and ", b.shape());
   MH_CHECK(a.size(-1) == b.size(-2), ShapeError, "matmul: a ", a.shape(), " and b ", b.shape(),
            " differ in the inner size: ", a.size(-1), " and ", b.size(-2));
   const bool need_a = a.requires_grad(), need_b = b.requires_grad();

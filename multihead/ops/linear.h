@@ -8,7 +8,8 @@ namespace multihead {
 
 /// a · b over the last two axes; the axes before them broadcast.
 ///
-/// Shapes    a [..., m, k], b [..., k, n] -> [..., m, n]
+/// Shapes    a [..., m, k], b [..., k, n] -> [..., m, n]; a vector is a row on the left, a column on the right, whose
+///           axis the result lacks: [k], [..., k, n] -> [..., n]; [..., m, k], [k] -> [..., m]; [k], [k] -> []
 /// Dtypes    f32, f64; bf16, summed in f32 by kernels::gemm_mixed; f16, widened to f32. Autocast applies
 /// Strides   a matrix whose rows or columns are contiguous is read in place, others are copied
 /// Gradient  a, b

@@ -73,6 +73,9 @@ TEST(LinearOpsTest, MatmulOfEveryLayout) {
 TEST(LinearOpsTest, EmptyProducts) {
   EXPECT_EQ(matmul(Tensor::ones({0, 3}), Tensor::ones({3, 5})).shape(), Shape({0, 5}));
   EXPECT_EQ(matmul(Tensor::ones({0, 2, 3}), Tensor::ones({3, 5})).shape(), Shape({0, 2, 5}));
+  EXPECT_THAT(matmul(Tensor::ones({3}), Tensor::full({2, 3, 5}, 2)), SameBits(Tensor::full({2, 5}, 6)));
+  EXPECT_THAT(matmul(Tensor::full({4, 2, 3}, 2), Tensor::ones({3})), SameBits(Tensor::full({4, 2}, 6)));
+  EXPECT_THAT(matmul(Tensor::ones({3}), Tensor::ones({3})), SameBits(Tensor::full({}, 3)));
   EXPECT_THAT(matmul(Tensor::ones({2, 0}), Tensor::ones({0, 3})), SameBits(Tensor::zeros({2, 3})));
   const Tensor x = Tensor::ones({0, 3}), w = Tensor::ones({5, 3}).set_requires_grad(),
                b = Tensor::ones({5}).set_requires_grad();
@@ -188,7 +191,9 @@ TEST(LinearOpsTest, BadInputIsNamed) {
                  "linear: x is f64 but weight is f32: convert x to f32 or weight to f64");
   EXPECT_MESSAGE(linear(x.to(Dtype::i64), w), DtypeError, "linear: x must be f32 or f64, got i64");
   EXPECT_MESSAGE(matmul(x, w), ShapeError, "matmul: a [2, 3] and b [5, 3] differ in the inner size");
-  EXPECT_MESSAGE(matmul(x, Tensor::ones({3})), ShapeError, "at least two axes");
+  EXPECT_MESSAGE(matmul(x, Tensor::ones({2})), ShapeError,
+                 "a [2, 3] and b [2, 1] differ in the inner size: 3 and 2");
+  EXPECT_MESSAGE(matmul(Tensor::ones({}), x), ShapeError, "must have axes, got [] and [2, 3]");
   EXPECT_MESSAGE(matmul(Tensor::ones({2, 2, 3}), Tensor::ones({5, 3, 2})), ShapeError, "broadcast");
 }
 

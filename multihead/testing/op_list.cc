@@ -170,6 +170,8 @@ void product_cases(List& list) {
   list.one("matmul", "shared right", product, {list.normal({2, 3, 5}), list.normal({5, 7})});
   list.one("matmul", "shared left", product, {list.normal({3, 5}), list.normal({2, 5, 7})});
   list.one("matmul", "both broadcast", product, {list.normal({2, 1, 3, 5}), list.normal({3, 5, 2})});
+  list.one("matmul", "row", product, {list.normal({5}), list.normal({2, 5, 3})});
+  list.one("matmul", "column", product, {list.normal({2, 3, 5}), list.normal({5})});
   list.one("matmul", "transposed", [](const Inputs& x) { return matmul(x[0], transpose(x[1], -1, -2)); },
            {list.normal({2, 3, 5}), list.normal({2, 7, 5})});
   list.one(

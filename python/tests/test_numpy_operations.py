@@ -90,6 +90,15 @@ def test_matrix_products_with_arrays(side):
         assert outcome(call, w, (pair[0] @ pair[1], gradient)) == "right"
 
 
+def test_matrix_products_of_vectors():
+    rng = np.random.default_rng(0)
+    for a, b in [((3,), (3,)), ((3,), (2, 3, 5)), ((4, 2, 3), (3,))]:
+        x, y = rng.standard_normal(a), rng.standard_normal(b)
+        np.testing.assert_allclose((tensor(x, "f8") @ tensor(y, "f8")).numpy(), x @ y, atol=1e-15)
+    with pytest.raises(mh.ShapeError, match="must have axes"):
+        mh.matmul(1.0, np.ones((2, 2)))
+
+
 # Of matrices; comparisons, which have no gradient; powers, which depend on the exponent: test_tensor_methods.py.
 LEFT_OUT = {"matmul", "vecdot", "matvec", "vecmat", "power", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 

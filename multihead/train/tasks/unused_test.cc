@@ -36,7 +36,9 @@ TEST(UnusedTest, SettingsWithoutEffectAreRefused) {
       {"tagger", {{"momentum", "0.5"}}, "--momentum has no effect with --optimizer \"adamw\""},
       {"lm", {{"beta1", "0.5"}, {"optimizer", "sgd"}}, "--beta1 has no effect with --optimizer \"sgd\""},
       {"lm", {{"decay-share", "0.5"}}, "--decay-share has no effect with --schedule \"cosine\""},
-      {"classifier", {{"max-length", "600"}}, "a --max-length of 600 tokens is more than the model reads, 512"},
+      {"classifier",
+       {{"max-length", "600"}},
+       "a --max-length of 600 tokens is more than the model reads, 512"},
       {"lm", {{"eval-windows", "5"}}, nullptr},  // of a share of the text
       {"tagger", {{"momentum", "0"}}, nullptr},
       {"lm", {{"beta1", "0.5"}}, nullptr},

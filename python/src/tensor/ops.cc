@@ -95,7 +95,9 @@ void bind_binary(nb::module_& m) {
   binary("sub", &sub, "a - b; shapes broadcast as in NumPy");
   binary("mul", &mul, "a * b; shapes broadcast as in NumPy");
   binary("div", &div, "a / b; shapes broadcast as in NumPy");
-  binary("matmul", &matmul, "a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n]");
+  binary("matmul", &matmul,
+         "a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n].\n"
+         "A vector is a row on the left, a column on the right, whose axis the result lacks.");
   bind_reductions(m);
 }
 
