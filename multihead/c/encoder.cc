@@ -26,7 +26,7 @@ mh_status mh_encoder_encode(mh_encoder* encoder, const char* const* texts, size_
   return c::guarded([&] {
     std::vector<std::string> copies;
     for (size_t i = 0; i < count; ++i)
-      copies.emplace_back(&c::checked((&c::checked(texts, "texts"))[i], "texts"));
+      copies.emplace_back(&c::checked((&c::checked(texts, "texts"))[i], concat("texts[", i, "]")));
     if (copies.empty()) return;
     const Tensor found = c::checked(encoder, "encoder").encoder.encode(copies);
     std::copy_n(found.data<float>(), found.numel(), &c::checked(vectors, "vectors"));

@@ -42,7 +42,7 @@ GenerateOptions rules(const mh_model& model, const mh_generate_options& given,
   stops = defaults.stop_strings;
   for (size_t i = 0; i < given.stop_count; ++i) {
     checked(given.stop, "options.stop");
-    stops.emplace_back(&checked(given.stop[i], "options.stop"));
+    stops.emplace_back(&checked(given.stop[i], concat("options.stop[", i, "]")));
   }
   return options;
 }
@@ -80,8 +80,9 @@ std::vector<int32_t> chat_prompt(const mh_model& model, const mh_message* messag
   Json list = Json::array();
   for (size_t i = 0; i < count; ++i) {
     const mh_message& message = (&checked(messages, "messages"))[i];
-    list.push_back(Json::object({{"role", std::string(&checked(message.role, "messages.role"))},
-                                 {"content", std::string(&checked(message.content, "messages.content"))}}));
+    list.push_back(Json::object(
+        {{"role", std::string(&checked(message.role, concat("messages[", i, "].role")))},
+         {"content", std::string(&checked(message.content, concat("messages[", i, "].content")))}}));
   }
   const std::string text = model.tokenizer.apply_chat_template(list, true, Json::object());
   std::vector<int32_t> ids = model.tokenizer.encode(text, {.parse_special = true, .add_template = false});

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <string_view>
 
 #include "multihead/c.h"
 #include "multihead/core/error.h"
@@ -15,7 +16,7 @@ mh_status guarded(const std::function<void()>& body) noexcept;
 
 /// Throws ValueError naming the argument.
 template <class T>
-T& checked(T* pointer, const char* name) {
+T& checked(T* pointer, std::string_view name) {
   MH_CHECK(pointer != nullptr, ValueError, name, " is NULL");
   return *pointer;
 }

@@ -64,6 +64,11 @@ struct DtypeOf<int32_t> : std::integral_constant<Dtype, Dtype::i32> {};
 template <>
 struct DtypeOf<bool> : std::integral_constant<Dtype, Dtype::boolean> {};
 
+/// The types of elements: float, double, BFloat16, Float16, int64_t, int32_t and bool.
+template <class T>
+concept Element = requires {
+  DtypeOf<T>::value;
+};
 template <class T>
 inline constexpr Dtype dtype_of = DtypeOf<T>::value;
 

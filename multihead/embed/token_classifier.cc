@@ -89,6 +89,9 @@ std::string_view without_mark(std::string_view label) {
   return label.starts_with("B-") || label.starts_with("I-") ? label.substr(2) : label;
 }
 
+// transformers' entity_group: what follows the first hyphen.
+std::string_view group_of(std::string_view label) { return label.substr(label.find('-') + 1); }
+
 // Neighbours of one label, unless it says that another entity begins.
 std::vector<Entity> grouped(const std::vector<Entity>& parts) {
   std::vector<Entity> groups;
@@ -99,7 +102,7 @@ std::vector<Entity> grouped(const std::vector<Entity>& parts) {
                            without_mark(parts[last].label) == label;) {
       sum += parts[last++].score;
     }
-    groups.push_back({std::string(label),
+    groups.push_back({std::string(group_of(parts[first].label)),
                       static_cast<float>(sum / static_cast<double>(last - first)),
                       {parts[first].place.begin, parts[last - 1].place.end}});
   }
@@ -134,6 +137,13 @@ struct Window {
   text::Encoding encoding = {};
 };
 
+// `frame`: tokens of a window that are the template's.
+void check_stride(int64_t stride, size_t limit, size_t frame) {
+  const auto room = static_cast<int64_t>(limit) - static_cast<int64_t>(frame);
+  MH_CHECK(stride < room, ValueError, "TokenClassifier: stride must be less than the ", room,
+           " tokens of a window, got ", stride);
+}
+
 // Windows of at most `limit` tokens, `stride` in common; one if they all fit.
 void add_windows(size_t text, const text::Encoding& whole, size_t limit, size_t stride,
                  std::vector<Window>& windows) {
@@ -145,8 +155,7 @@ void add_windows(size_t text, const text::Encoding& whole, size_t limit, size_t 
       static_cast<size_t>(sequences.rend() - std::find_if(sequences.rbegin(), sequences.rend(), is_own));
   if (whole.ids.size() <= limit || last <= first) return windows.push_back({text, whole});
   const size_t frame = whole.ids.size() - (last - first);
-  MH_CHECK(frame + stride < limit, ValueError, "TokenClassifier: stride must be less than the ",
-           limit - frame, " tokens of a window, got ", stride);
+  check_stride(static_cast<int64_t>(stride), limit, frame);
   const size_t size = limit - frame;
   for (size_t begin = first;; begin += size - stride) {
     const size_t end = std::min(begin + size, last);
@@ -164,8 +173,8 @@ void add_windows(size_t text, const text::Encoding& whole, size_t limit, size_t 
   }
 }
 
-// As transformers joins what overlapping windows found.
-std::vector<Entity> without_overlaps(std::vector<Entity> all) {
+// As transformers joins what overlapping windows found. Lengths are in characters.
+std::vector<Entity> without_overlaps(std::vector<Entity> all, std::string_view text) {
   const auto is_before = [](const Entity& a, const Entity& b) { return a.place.begin < b.place.begin; };
   std::stable_sort(all.begin(), all.end(), is_before);
   std::vector<Entity> kept;
@@ -175,8 +184,10 @@ std::vector<Entity> without_overlaps(std::vector<Entity> all) {
       kept.push_back(std::move(entity));
       continue;
     }
-    const auto length = [](const Entity& e) { return e.place.end - e.place.begin; };
-    const auto rank = [&](const Entity& e) { return std::pair(length(e), e.score); };
+    const auto rank = [&](const Entity& e) {
+      const std::string_view own = text.substr(e.place.begin, e.place.end - e.place.begin);
+      return std::pair(count_utf8(own), e.score);
+    };
     if (rank(entity) > rank(kept.back())) kept.back() = std::move(entity);
   }
   return kept;
@@ -219,6 +230,7 @@ std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::
            options.stride);
   MH_CHECK(options.stride == 0 || options.aggregation != Aggregation::none, ValueError,
            "TokenClassifier: a stride needs an aggregation, which tells tokens of two windows apart");
+  if (options.stride > 0) check_stride(options.stride, limit, tokenizer_.encode("").size());
   const NoTape silent;
   const size_t most = options.stride > 0 ? 0 : limit;
   std::vector<std::vector<Window>> parts(texts.size());
@@ -243,7 +255,7 @@ std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::
         }
       });
   if (options.stride > 0) {
-    for (std::vector<Entity>& all : found) all = without_overlaps(std::move(all));
+    for (size_t i = 0; i < texts.size(); ++i) found[i] = without_overlaps(std::move(found[i]), texts[i]);
   }
   return found;
 }

@@ -27,7 +27,7 @@ constexpr auto enum_words(Aggregation) {
 }
 
 struct Entity {
-  std::string label;    ///< without B- and I-, but for Aggregation::none
+  std::string label;    ///< but for Aggregation::none what follows its first hyphen, as of B-X
   float score = 0;      ///< the probability, of several words or tokens their mean
   text::Offsets place;  ///< the bytes of the text
 };
@@ -39,8 +39,8 @@ struct EntityOptions {
   bool words_end_at_spaces = false;
   std::vector<std::string> ignored = {"O"};  ///< labels that are not entities
   int64_t max_length = 0;                    ///< longer texts are cut; 0: the folder's limit
-  /// Or read in windows that have this many tokens in common; of entities that overlap, the longest one
-  /// counts, of equally long ones the surest. 0: cut.
+  /// Or read in windows that have this many tokens in common; of entities that overlap, the one with
+  /// most characters counts, of equally long ones the surest. 0: cut.
   int64_t stride = 0;
   int64_t batch_tokens = 1024;  ///< tokens computed at a time: bounds the memory, changes no bit
   /// Called between batches with the texts done and all of them; may throw to stop.

@@ -14,12 +14,13 @@ text::Tokenizer tagger_tokenizer() {
 
 // A token's label is chosen by its embedding: the classifier reads what the layers, whose outputs are zero,
 // pass through.
-TokenClassifier tagger(const std::vector<std::pair<std::string, int>>& labels_of_words) {
+TokenClassifier tagger(const std::vector<std::pair<std::string, int>>& labels_of_words,
+                       const std::vector<std::string>& names = {"O", "B-X", "I-X", "I-Y"}) {
   text::Tokenizer tokenizer = tagger_tokenizer();
   models::EncoderConfig c;
   c.vocab_size = tokenizer.vocab_size(), c.context = 24, c.num_layers = 1, c.num_heads = 1, c.embed_dim = 4;
   c.token_types = 0, c.pooler = false, c.embedding_norm = false, c.norm_first = true;
-  c.head = models::EncoderHead::tokens, c.num_labels = 4, c.labels = {"O", "B-X", "I-X", "I-Y"};
+  c.head = models::EncoderHead::tokens, c.num_labels = 4, c.labels = names;
   Rng rng(1);
   models::Encoder encoder(models::resolved(c), rng);
   for (const nn::NamedTensor& p : nn::named_parameters(encoder)) {
@@ -71,6 +72,8 @@ TEST(TokenClassifierTest, LongTextsAreReadInWindowsThatOverlap) {
   for (const int64_t stride : {2, 3, 5, 8}) EXPECT_EQ(places(12, stride), want) << stride;
   const std::vector<std::string> texts = {text};
   EXPECT_THROW(t.entities(texts, {.max_length = 12, .stride = 12}), ValueError);
+  const std::vector<std::string> one = {"paris"};  // which needs no windows
+  EXPECT_THROW(t.entities(one, {.max_length = 12, .stride = 12}), ValueError);
   EXPECT_THROW(t.entities(texts, {.stride = -1}), ValueError);
   EXPECT_THROW(t.entities(texts, {.aggregation = Aggregation::none, .stride = 1}), ValueError);
 }
@@ -83,6 +86,13 @@ TEST(TokenClassifierTest, NeighboursOfOneLabelAreAnEntity) {
   EXPECT_EQ(shown(t, "france cat", Aggregation::simple), (Words{"X:france", "Y:cat"}));
   EXPECT_EQ(shown(t, "in france", Aggregation::simple, {}), (Words{"O:in", "X:france"}));
   EXPECT_EQ(shown(t, "", Aggregation::simple), Words{});
+}
+
+// As transformers' pipeline has it, where only B- and I- are marks.
+TEST(TokenClassifierTest, EntitiesAreNamedByWhatFollowsTheHyphen) {
+  const TokenClassifier t = tagger({{"paris", 1}, {"france", 2}, {"cat", 3}}, {"O", "S-X", "b-x", "Y-Z-1"});
+  EXPECT_EQ(shown(t, "paris france cat", Aggregation::simple), (Words{"X:paris", "x:france", "Z-1:cat"}));
+  EXPECT_EQ(shown(t, "paris", Aggregation::none), Words{"S-X:paris"});
 }
 
 TEST(TokenClassifierTest, WordsHaveOneLabel) {

@@ -74,7 +74,7 @@ float threshold(std::span<const float> logits, const SamplingOptions& o) {
 std::vector<int32_t> ranked(std::span<const float> logits, size_t limit, float threshold) {
   std::vector<int32_t> tokens = tokens_above(logits, threshold);
   MH_CHECK(!tokens.empty(), ValueError,
-           "sampling: no token has a finite logit; the model's output is not finite");
+           "sampling: no token is left: options exclude all, or the model's output is not finite");
   if (limit >= tokens.size()) return sorted(logits, std::move(tokens));
   const auto more_likely = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];

@@ -46,6 +46,7 @@ MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
            "MultiHeadAttention: dropout_p must be in [0, 1], got ", o.dropout_p);
   MH_CHECK(!o.scale || std::isfinite(*o.scale), ValueError, "MultiHeadAttention: scale must be finite, got ",
            o.scale.value_or(0));
+  MH_CHECK(o.qk_norm || !o.qk_norm_joint, ValueError, "MultiHeadAttention: qk_norm_joint needs qk_norm");
   MH_CHECK(o.qk_norm_eps >= 0 && std::isfinite(o.qk_norm_eps), ValueError,
            "MultiHeadAttention: qk_norm_eps must be finite and not negative, got ", o.qk_norm_eps);
   return o;

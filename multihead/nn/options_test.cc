@@ -319,8 +319,7 @@ TEST(AttentionOptionsTest, EveryOptionActsOrIsRefusedOnEveryPath) {
       ++acted;
     }
   }
-  EXPECT_GT(acted, 200);
-  EXPECT_LT(refused, 60);
+  EXPECT_GT(acted, 4 * refused);
 }
 
 TEST(AttentionOptionsTest, APlanNamesWhatItDoesNotTake) {

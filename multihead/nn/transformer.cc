@@ -36,6 +36,9 @@ TransformerLayer::TransformerLayer(const TransformerLayerOptions& options, Rng& 
              "TransformerLayer: experts exclude attention_only, gated and dropout inside");
     experts = Experts(options.experts, embed_dim, ffn.hidden_dim, ffn.activation, rng);
   } else if (has_feed_forward()) {
+    MH_CHECK(ffn.embed_dim == embed_dim, ValueError,
+             "TransformerLayer: feed_forward.embed_dim must be that of attention, ", embed_dim, ", got ",
+             ffn.embed_dim);
     feed_forward = FeedForward(ffn, rng);
   }
   if (has_norm1()) norm1 = Norm(embed_dim, options.norm);

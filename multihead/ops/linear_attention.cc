@@ -130,6 +130,8 @@ std::vector<Tensor> run(const Tensor& q, const Tensor& k, const Tensor& v, const
   detail::check_real(kLinearAttention, "q", q);
   detail::check_same_dtype(kLinearAttention, "k", k, "q", q);
   detail::check_same_dtype(kLinearAttention, "v", v, "q", q);
+  MH_CHECK(!o.scale || std::isfinite(*o.scale), ValueError, kLinearAttention, ": scale must be finite, got ",
+           o.scale.value_or(0));
   LinearAttentionSizes s = checked_sizes(q, k, v, o);
   const Operands x = {dense_or_none(q),
                       dense_or_none(k),

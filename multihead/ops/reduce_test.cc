@@ -94,6 +94,9 @@ TEST(OperatorsTest, AreTheFunctions) {
   EXPECT_THAT(1 - (a - 1), SameBits(add_scalar(neg(a - 1), 1)));
   EXPECT_THAT(kX / 3, SameBits(div(kX, Tensor::full({2, 3}, 3))));
   EXPECT_THAT(1 / kX, SameBits(div(Tensor::ones({2, 3}), kX)));
+  const Tensor half = Tensor::of<float>({2}, {100, 3}).to(Dtype::f16);  // which holds no 70000
+  EXPECT_THAT(half / 70000, SameBits(scale(half.to(Dtype::f32), 1.0 / 70000).to(Dtype::f16)));
+  EXPECT_EQ((1e5 / half).at({0}), 1000);
 }
 
 TEST(ErrorTest, AllHaveOneBase) {

@@ -171,6 +171,8 @@ std::vector<double> rotary_frequencies(int64_t rotary_dim, double base) {
 
 RotaryTable rotary_table(int64_t length, const std::vector<int64_t>& starts,
                          const std::vector<double>& frequencies, RotaryLayout layout, double amplitude) {
+  MH_CHECK(!frequencies.empty(), ValueError, "rotary_table: there are no frequencies");
+  MH_CHECK(std::isfinite(amplitude), ValueError, "rotary_table: amplitude must be finite, got ", amplitude);
   const int64_t rows = static_cast<int64_t>(starts.size()), pairs = static_cast<int64_t>(frequencies.size());
   RotaryTable table{Tensor::empty({rows, length, pairs}), Tensor::empty({rows, length, pairs}), layout};
   float* cos = table.cos.data<float>();

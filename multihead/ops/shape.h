@@ -3,6 +3,7 @@
 // Throws    ShapeError
 #pragma once
 
+#include <concepts>
 #include <span>
 #include <vector>
 
@@ -29,9 +30,14 @@ inline std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t>
 }
 /// Copy of the parts, concatenated; shapes equal except along `axis`.
 Tensor concat(std::span<const Tensor> parts, int axis);
-inline Tensor concat(const std::vector<Tensor>& parts, int axis) {
-  return concat(std::span<const Tensor>(parts.data(), parts.size()), axis);
+template <std::ranges::contiguous_range Parts, std::integral Axis>
+requires std::same_as<std::ranges::range_value_t<Parts>, Tensor> Tensor concat(const Parts& parts,
+                                                                               Axis axis) {
+  return concat(std::span<const Tensor>(std::ranges::data(parts), std::ranges::size(parts)),
+                static_cast<int>(axis));
 }
+/// Write concat({a, b}, axis).
+void concat(const Tensor& a, const Tensor& b) = delete;
 inline Tensor concat(std::initializer_list<Tensor> parts, int axis) {
   return concat(std::span<const Tensor>(parts.begin(), parts.size()), axis);
 }

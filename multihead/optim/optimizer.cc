@@ -88,6 +88,8 @@ double Optimizer::clip_grad_norm(double max_norm) {
 
 void Optimizer::clip_to(double norm, double max_norm) {
   MH_CHECK(max_norm > 0, ValueError, "clip_to: max_norm must be positive, got ", max_norm);
+  MH_CHECK(std::isfinite(norm), NumericError, "clip_to: the norm of the gradients is ", norm);
+  MH_CHECK(norm >= 0, ValueError, "clip_to: norm must not be negative, got ", norm);
   grad_scale_ = std::min(1.0, max_norm / (norm + 1e-6));
 }
 

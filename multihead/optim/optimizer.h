@@ -35,6 +35,7 @@ class Optimizer {
   /// Throws    NumericError as grad_norm(), ValueError unless max_norm > 0
   double clip_grad_norm(double max_norm);
   /// The same for a norm known already, as that of gradients of which these are a part.
+  /// Throws    NumericError for NaN or Inf, ValueError for a negative norm or unless max_norm > 0
   void clip_to(double norm, double max_norm);
 
   double lr() const { return lr_; }

@@ -184,6 +184,9 @@ TEST(OptimizerTest, NormIsThatOfAllGradients) {
   optimizer.zero_grad();
   EXPECT_FALSE(a.grad().defined());
   EXPECT_THROW(optimizer.clip_grad_norm(0), ValueError);
+  EXPECT_THROW(optimizer.clip_to(-5, 1), ValueError);
+  EXPECT_THROW(optimizer.clip_to(NAN, 1), NumericError);
+  EXPECT_THROW(optimizer.clip_to(INFINITY, 1), NumericError);
   EXPECT_THROW(optimizer.clip_grad_norm(std::nan("")), ValueError);
 }
 

@@ -29,6 +29,8 @@ class List {
 
   void many(const std::string& op, const std::string& variant, TensorFunction f, std::vector<Tensor> inputs) {
     cases.push_back({op, variant, std::move(f), std::move(inputs)});
+    // A case more changes the numbers of the next one alone.
+    rng_ = Rng(std::hash<std::string>()(op + variant));
   }
   void one(const std::string& op, const std::string& variant,
            std::function<Tensor(const std::vector<Tensor>&)> f, std::vector<Tensor> inputs) {

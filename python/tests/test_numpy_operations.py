@@ -90,6 +90,17 @@ def test_matrix_products_with_arrays(side):
         assert outcome(call, w, (pair[0] @ pair[1], gradient)) == "right"
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_numbers_that_16_bits_do_not_hold(dtype):
+    """A number is not rounded to the tensor's type: computed as float32 and rounded once, as PyTorch does."""
+    x = mh.tensor([100.0, 3.0, 200.0], dtype=dtype)
+    wide = x.astype("float32").numpy()
+    for f in (lambda v: v / 70000.0, lambda v: v / 1.003, lambda v: 1e5 / v, lambda v: v * 1e-4, lambda v: v * 1.003,
+              lambda v: v + 1.003, lambda v: 1.003 - v):
+        want = mh.tensor(np.float32(f(wide)), dtype=dtype).astype("float32").numpy()
+        np.testing.assert_array_equal(f(x).astype("float32").numpy(), want)
+
+
 def test_matrix_products_of_vectors():
     rng = np.random.default_rng(0)
     for a, b in [((3,), (3,)), ((3,), (2, 3, 5)), ((4, 2, 3), (3,))]:

@@ -261,6 +261,9 @@ def wrong_calls():
         "text for scale": ((x, x, x), {"scale": "1"}),
         "grouped heads": ((r(1, 5, 4, 8), x, x), {"enable_gqa": True}),
         "no tensor": ((x, x, None), {}),
+        "no query": ((None, x, x), {}),
+        "a list for the query": (([1.0], x, x), {}),
+        "scale by its place": ((x, x, x, None, 0.0, False, 0.5), {}),
         "a number for a bool": ((x, x, x), {"enable_gqa": 1}),
         "nothing for a bool": ((x, x, x), {"is_causal": None}),
     }

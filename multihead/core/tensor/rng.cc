@@ -56,6 +56,8 @@ void detail::random_words_plain(const RandomStream& stream, int64_t first_group,
 }
 
 void fill_uniform(const Tensor& x, double low, double high, RandomStream stream) {
+  MH_CHECK(std::isfinite(low) && std::isfinite(high) && low <= high, ValueError,
+           "fill_uniform: expected low <= high, both finite, got ", low, " and ", high);
   fill_with(x, stream, [&]<class T>(const uint32_t* words, T* numbers) {
     if constexpr (std::is_same_v<T, float>) {
       if (detail::element_loops.uniform_floats(words, low, high, numbers)) return;
@@ -68,6 +70,8 @@ void fill_uniform(const Tensor& x, double low, double high, RandomStream stream)
 }
 
 void fill_normal(const Tensor& x, double mean, double std, RandomStream stream) {
+  MH_CHECK(std::isfinite(mean) && std::isfinite(std) && std >= 0, ValueError,
+           "fill_normal: mean must be finite and std finite and not negative, got ", mean, " and ", std);
   fill_with(x, stream, [&]<class T>(const uint32_t* words, T* numbers) {
     if constexpr (std::is_same_v<T, float>) {
       if (detail::element_loops.normal_floats(words, mean, std, numbers)) return;

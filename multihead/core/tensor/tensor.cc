@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <ostream>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "multihead/core/error.h"
@@ -14,6 +16,39 @@
 namespace multihead {
 
 using detail::convert;
+
+namespace {
+
+// A view's elements lie in [begin, end), counted from where its tensor's first does.
+void check_view(const Shape& shape, const Shape& strides, int64_t offset, int64_t begin, int64_t end) {
+  MH_CHECK(shape.rank() == strides.rank(), ShapeError, "as_strided: shape ", shape, " and strides ", strides,
+           " differ in rank");
+  for (const int64_t size : shape) MH_CHECK(size >= 0, ValueError, "as_strided: negative size in ", shape);
+  if (shape.numel() == 0) return;
+  int64_t first = offset, last = offset;
+  bool fits = true;
+  for (int axis = 0; axis < shape.rank() && fits; ++axis) {
+    int64_t length = 0;
+    int64_t& side = strides[axis] < 0 ? first : last;
+    fits = !__builtin_mul_overflow(shape[axis] - 1, strides[axis], &length) &&
+           !__builtin_add_overflow(side, length, &side);
+  }
+  MH_CHECK(fits && first >= begin && last < end, ValueError, "as_strided: ", shape, " with strides ", strides,
+           " and offset ", offset, " leaves the memory of the tensor, elements ", begin, " to ", end,
+           " from its first");
+}
+
+// Numbers that an integer cannot hold.
+template <class T>
+void check_holds(double value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr double kBeyond = -static_cast<double>(std::numeric_limits<T>::min());
+    MH_CHECK(value >= -kBeyond && value < kBeyond, ValueError, "tensor: ", dtype_of<T>, " does not hold ",
+             value);
+  }
+}
+
+}  // namespace
 
 Tensor::Impl& Tensor::impl() const {
   MH_CHECK(impl_ != nullptr, ValueError,
@@ -64,7 +99,7 @@ Tensor Tensor::arange(int64_t count, Dtype dtype) {
   return result;
 }
 
-template <class T>
+template <Element T>
 Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
   MH_CHECK(shape.numel() == static_cast<int64_t>(values.size()), ShapeError, "tensor: shape ", shape,
            " needs ", shape.numel(), " values, got ", values.size());
@@ -79,7 +114,7 @@ Tensor Tensor::of(const Shape& shape, const std::vector<bool>& values) {
   return of(shape, std::span<const bool>(bytes.get(), values.size()));
 }
 
-template <class T>
+template <Element T>
 std::vector<T> Tensor::to_vector() const {
   const Tensor values = to(dtype_of<T>);
   return std::vector<T>(values.data<T>(), values.data<T>() + values.numel());
@@ -135,11 +170,20 @@ double Tensor::at(std::initializer_list<int64_t> index) const {
 
 Tensor Tensor::as_strided(const Shape& shape, const Shape& strides, int64_t offset) const {
   const Impl& self = impl();
-  auto* data = static_cast<std::byte*>(self.data) + offset * static_cast<int64_t>(size_of(self.dtype));
+  const auto size = static_cast<int64_t>(size_of(self.dtype));
+  // How far borrowed memory goes, nobody has said.
+  if (!self.storage->is_borrowed()) {
+    const int64_t before = (static_cast<std::byte*>(self.data) - self.storage->data()) / size;
+    check_view(shape, strides, offset, -before, static_cast<int64_t>(self.storage->bytes()) / size - before);
+  }
+  auto* data = static_cast<std::byte*>(self.data) + offset * size;
   return make(self.storage, data, shape, strides, self.dtype);
 }
 
-Tensor Tensor::detach() const { return as_strided(shape(), strides()); }
+Tensor Tensor::detach() const {
+  const Impl& self = impl();
+  return make(self.storage, self.data, self.shape, self.strides, self.dtype);
+}
 
 Tensor Tensor::contiguous() const { return is_contiguous() ? detach() : clone(); }
 
@@ -188,6 +232,7 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(double value) const {
   dispatch(dtype(), [&](auto zero) {
+    check_holds<decltype(zero)>(value);
     auto element = convert<decltype(zero)>(value);
     detail::copy_elements(shape(), {&element, dtype(), Shape::filled(rank(), 0)},
                           {raw(), dtype(), strides()});

@@ -35,13 +35,16 @@ class Tensor {
   /// 0, 1, … count-1.
   static Tensor arange(int64_t count, Dtype dtype = Dtype::i64);
   /// A copy of `values` in row-major order; throws ShapeError unless there are shape.numel().
-  template <class T>
+  template <Element T>
   static Tensor of(const Shape& shape, std::span<const T> values);
-  template <class T>
-  static Tensor of(const Shape& shape, const std::vector<T>& values) {
-    return of(shape, std::span<const T>(values));
+  /// Vectors, arrays and other spans.
+  template <std::ranges::contiguous_range Range>
+  requires Element<std::ranges::range_value_t<Range>>
+  static Tensor of(const Shape& shape, const Range& values) {
+    using T = std::ranges::range_value_t<Range>;
+    return of(shape, std::span<const T>(std::ranges::data(values), std::ranges::size(values)));
   }
-  template <class T>
+  template <Element T>
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of(shape, std::span<const T>(values.begin(), values.size()));
   }
@@ -80,10 +83,11 @@ class Tensor {
   /// One element, by its indices, converted to double.
   double at(std::initializer_list<int64_t> index) const;
   /// All elements in row-major order, converted.
-  template <class T>
+  template <Element T>
   std::vector<T> to_vector() const;
 
-  /// Another view of the same memory, without gradient. `offset` in elements from this tensor's first.
+  /// Another view of the same memory, without gradient. `offset` in elements from this tensor's first. Throws ValueError
+  /// for a view that leaves the library's memory; that of borrow() is not checked.
   Tensor as_strided(const Shape& shape, const Shape& strides, int64_t offset = 0) const;
   /// Same memory, no gradient.
   Tensor detach() const;
@@ -94,8 +98,10 @@ class Tensor {
   /// Converted copy (or this memory, if the dtype is the same and it is contiguous). No gradient.
   Tensor to(Dtype dtype) const;
 
-  /// Overwrites the elements with those of `source` (same shape; dtype converted).
+  /// Overwrites the elements with those of `source` (same shape; dtype converted). Tapes keep no copies: what one has
+  /// recorded changes with it, so change tensors before they are used or after backward().
   void copy_from(const Tensor& source) const;
+  /// As copy_from(). Throws ValueError for a number that an integer dtype does not hold.
   void fill(double value) const;
 
   /// Leaf tensors with requires_grad get .grad() from Tape::backward().

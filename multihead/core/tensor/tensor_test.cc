@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "multihead/core/error.h"
 
@@ -48,6 +50,42 @@ TEST(TensorTest, StridedViewsReadTheRightElements) {
   EXPECT_EQ(transposed.to_vector<int32_t>(), (std::vector<int32_t>{1, 4, 2, 5, 3, 6}));
   EXPECT_EQ(a.as_strided({2, 2}, {0, 1}, 1).to_vector<int32_t>(), (std::vector<int32_t>{2, 3, 2, 3}));
   EXPECT_EQ(transposed.contiguous().to_vector<int32_t>(), transposed.to_vector<int32_t>());
+}
+
+TEST(TensorTest, ViewsStayInTheirMemory) {
+  const Tensor a = Tensor::arange(6, Dtype::f32), end = a.as_strided({2}, {1}, 4);
+  EXPECT_EQ(a.as_strided({2, 3}, {-3, -1}, 5).to_vector<int32_t>(), (std::vector<int32_t>{5, 4, 3, 2, 1, 0}));
+  EXPECT_EQ(end.as_strided({3}, {-2}, 1).to_vector<int32_t>(), (std::vector<int32_t>{5, 3, 1}));
+  EXPECT_EQ(a.as_strided({0, 9}, {100, 100}, 50).numel(), 0);
+  constexpr int64_t kFar = std::numeric_limits<int64_t>::max();
+  EXPECT_THROW(a.as_strided({4}, {1000000000}), ValueError);
+  EXPECT_THROW(a.as_strided({2, 3}, {3, 1}, 1), ValueError);
+  EXPECT_THROW(a.as_strided({2}, {-1}), ValueError);
+  EXPECT_THROW(a.as_strided({1}, {1}, -1), ValueError);
+  EXPECT_THROW(a.as_strided({3}, {kFar}), ValueError);
+  EXPECT_THROW(a.as_strided({2, 2}, {kFar, kFar}), ValueError);
+  EXPECT_THROW(a.as_strided({2}, {1}, kFar), ValueError);
+  EXPECT_THROW(a.as_strided({2}, {1, 1}), ShapeError);
+  EXPECT_THROW(end.as_strided({3}, {1}), ValueError);
+}
+
+TEST(TensorTest, ValuesComeFromArraysOfTheElementTypes) {
+  const std::array<float, 2> array = {1, 2};
+  const double plain[] = {3, 4};
+  std::vector<int64_t> vector = {5, 6};
+  EXPECT_EQ(Tensor::of({2}, array).to_vector<float>(), (std::vector<float>{1, 2}));
+  EXPECT_EQ(Tensor::of({2}, plain).dtype(), Dtype::f64);
+  EXPECT_EQ(Tensor::of({2}, std::span(vector)).to_vector<float>(), (std::vector<float>{5, 6}));
+  EXPECT_EQ(Tensor::of({2}, std::vector<bool>{true, false}).dtype(), Dtype::boolean);
+  static_assert(Element<BFloat16> && !Element<size_t> && !Element<uint8_t> && !Element<const float>);
+}
+
+TEST(TensorTest, IntegersAreNotFilledWithWhatTheyDoNotHold) {
+  EXPECT_EQ(Tensor::full({1}, -2147483648.0, Dtype::i32).item(), -2147483648.0);
+  EXPECT_THROW(Tensor::full({1}, 3e9, Dtype::i32), ValueError);
+  EXPECT_THROW(Tensor::full({1}, NAN, Dtype::i64), ValueError);
+  EXPECT_THROW(Tensor::zeros({1}, Dtype::i64).fill(0x1p63), ValueError);
+  EXPECT_TRUE(std::isinf(Tensor::full({1}, 1e39).item()));
 }
 
 TEST(TensorTest, ACopyFromItsOwnMemoryIsWhatWasThere) {

@@ -147,6 +147,7 @@ TEST(ArrayOpsTest, SystemsAreSolved) {
 }
 
 TEST(ArrayOpsTest, WindowsAndConvolutions) {
+  EXPECT_EQ(slice(Tensor::arange(6), 0, 0, 6, std::numeric_limits<int64_t>::max()).shape(), Shape({1}));
   const Tensor x = Tensor::of<double>({1, 2, 4}, {1, 2, 3, 4, 10, 20, 30, 40});
   EXPECT_THAT(numbers(slice(shift(x, 1, -1, 7), 1, 0, 1)), ElementsAre(7, 1, 2, 3));
   EXPECT_THAT(numbers(slice(shift(x, -3, -1), 1, 0, 1)), ElementsAre(4, 0, 0, 0));

@@ -54,8 +54,8 @@ Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end, int64_t step
   if (step == 1) return run;
   const auto every = [axis, step](const Tensor& t) {
     Shape shape = t.shape(), strides = t.strides();
-    shape[axis] = (shape[axis] + step - 1) / step;
-    strides[axis] *= step;
+    shape[axis] = shape[axis] / step + (shape[axis] % step != 0);
+    if (shape[axis] > 1) strides[axis] *= step;
     return t.as_strided(shape, strides);
   };
   return record({run}, every(run), [every, shape = run.shape()](const Tensor& d) -> Gradients {

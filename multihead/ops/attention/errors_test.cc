@@ -270,11 +270,11 @@ TEST(AttentionErrorsTest, Numbers) {
 TEST(AttentionErrorsTest, Captures) {
   AttentionCapture capture;
   capture.heads = {4};
-  expect_error<ValueError>([&] { with({.capture = &capture}); }, "capture.heads must be in [0, H=4), got 4");
+  expect_error<ValueError>([&] { with({.capture = &capture}); }, "capture.heads must be in [-H, H=4), got 4");
   capture.heads = {};
   capture.query_rows = {-6};
   expect_error<ValueError>([&] { with({.capture = &capture}); },
-                           "capture.query_rows must be in [0, Tq=5), got -6");
+                           "capture.query_rows must be in [-Tq, Tq=5), got -6");
   capture.query_rows = {};
   capture.top_k = -1;
   expect_error<ValueError>([&] { with({.capture = &capture}); }, "capture.top_k must be >= 0, got -1");

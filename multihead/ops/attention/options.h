@@ -38,7 +38,7 @@ struct AttentionCapture {
   bool want_weights = true;
   CaptureStage stage = CaptureStage::probabilities;
   std::vector<int64_t> heads = {};       ///< empty: all
-  std::vector<int64_t> query_rows = {};  ///< empty: all; -1 is the last
+  std::vector<int64_t> query_rows = {};  ///< empty: all; -1 is the last, as of heads
   bool want_key_mass = false;
   bool want_entropy = false;
   int64_t top_k = 0;

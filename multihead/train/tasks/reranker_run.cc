@@ -74,9 +74,9 @@ class RankedLists {
     lists_.resize(queries_.size());
   }
 
-  // Of several scores of a document the largest counts.
-  void add(const std::string& query, const std::string& document, double score) {
-    add(lists_[number_.at(query)], document, static_cast<float>(score));
+  // Of several scores of a document the largest counts. Whether it is the query's first one of this document.
+  bool add(const std::string& query, const std::string& document, double score) {
+    return add(lists_[number_.at(query)], document, static_cast<float>(score));
   }
 
   // Adds RerankerSettings::negatives documents of the pool to each query that are none of its own.
@@ -114,10 +114,11 @@ class RankedLists {
     std::vector<std::string> order;
   };
 
-  static void add(List& list, const std::string& document, float score) {
+  static bool add(List& list, const std::string& document, float score) {
     const auto [place, is_new] = list.scores.emplace(document, score);
     if (is_new) list.order.push_back(document);
     place->second = std::max(place->second, score);
+    return is_new;
   }
 
   std::vector<std::string> queries_;
@@ -127,7 +128,10 @@ class RankedLists {
 
 models::Encoder reranker_model(const RerankerSettings& s, const std::string& init,
                                std::vector<std::string>& fresh) {
-  models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, {"LABEL_0"});
+  // A head of one label is what is wanted, whatever the label is called.
+  const bool has_head = s.model.head == EncoderHead::classification && s.model.labels.size() == 1;
+  const std::vector<std::string> labels = has_head ? s.model.labels : std::vector<std::string>{"LABEL_0"};
+  models::EncoderConfig config = models::with_head(s.model, EncoderHead::classification, labels);
   config.problem_type = models::ProblemType::unstated;
   return encoder_from(config, models::load_encoder(init, nn::WeightDtype::f32), s.seed, &fresh);
 }
@@ -188,14 +192,17 @@ Encodings encode(const RankedPairs& pairs, const text::Tokenizer& tokenizer, con
 
 RankedPairs ranked_pairs(const JudgedPairs& pairs, const RerankerSettings& s, const char* which) {
   RankedLists lists(pairs.queries);
+  int64_t repeated = 0;
   for (size_t row = 0; row < pairs.queries.size(); ++row) {
     const double score = pairs.scores.empty() ? 1 : pairs.scores[row];
     check_score(score, s, concat("train: line ", pairs.lines[row], " of the ", which, " data"));
-    lists.add(pairs.queries[row], pairs.documents[row], score);
+    repeated += lists.add(pairs.queries[row], pairs.documents[row], score) ? 0 : 1;
     if (!pairs.negatives.empty()) lists.add(pairs.queries[row], pairs.negatives[row], 0);
   }
   if (s.negatives > 0) lists.add_wrong(distinct_of(pairs.documents), s);
   RankedPairs all = lists.pairs();
+  if (pairs.negatives.empty())
+    all.repeated = repeated;  // else each negative has a line with its right document
   MH_CHECK(
       pairs.queries.empty() || std::ranges::any_of(all.scores, [&](float x) { return x != all.scores[0]; }),
       FormatError, "train: all pairs of the ", which, " data have the score ", all.scores[0],
@@ -280,6 +287,10 @@ RerankerData RerankerTask::read(const Run& run) {
   const auto right = std::ranges::count_if(data.training.scores, [](float score) { return score > 0; });
   data.notes.push_back(concat(data.training.count(), " training queries with ", std::ssize(data.texts),
                               " documents, of which ", right, " are right"));
+  if (data.training.repeated > 0)
+    data.notes.push_back(concat(
+        data.training.repeated,
+        " training lines repeat a query and its document: a pair counts once, with its largest score"));
   const auto cut = std::ranges::count_if(
       data.texts, [&](const auto& pair) { return std::ssize(pair.ids) >= length_of(s); });
   if (cut > 0)

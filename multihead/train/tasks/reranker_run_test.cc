@@ -110,6 +110,33 @@ TEST_F(RerankerRunTest, NegativesAreDocumentsOfOtherQueries) {
   }
 }
 
+TEST_F(RerankerRunTest, APairCountsOnceWithItsLargestScore) {
+  const text::JudgedPairs pairs = {
+      {"q", "q", "r", "q"}, {"cat", "cat", "cat", "dog"}, {}, {0, 1, 0, 0}, {1, 2, 3, 4}};
+  const RankedPairs ranked = ranked_pairs(pairs, run("").settings, "training");
+  EXPECT_THAT(ranked.scores, ElementsAre(1, 0, 0));
+  EXPECT_EQ(ranked.repeated, 1);
+}
+
+TEST_F(RerankerRunTest, AHeadOfOneLabelIsKeptWhateverItIsCalled) {
+  train_reranker(run("a"));
+  Json config = io::load_json(path("a/config.json"));
+  config["id2label"] = Json::object({{"0", "relevant"}}),
+  config["label2id"] = Json::object({{"relevant", 0}});
+  write("a/config.json", config.dump());
+  RerankerRun r = run("b");
+  r.init = path("a");
+  start_from(r.settings, r.init);
+  r.settings.steps = 1, r.settings.lr = 1e-12, r.settings.weight_decay = 0;
+  train_reranker(r);
+  const std::vector<std::vector<embed::TextPair>> pair = {{{"the cat", "a dog"}}};
+  const auto logit = [&](const char* name) {
+    return embed::TextClassifier::load(path(name)).logits(pair[0]).item();
+  };
+  EXPECT_NEAR(logit("a"), logit("b"), 1e-6);
+  EXPECT_EQ(io::load_json(path("b/config.json")).at("id2label").at("0").as_string(), "relevant");
+}
+
 TEST_F(RerankerRunTest, BadInputIsNamedAndLeavesNothing) {
   struct {
     const char *train, *why;

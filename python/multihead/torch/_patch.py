@@ -41,7 +41,8 @@ class Patch:
 def _why_not(tensors):
     """Why a call with these tensors is left to PyTorch."""
     reasons = (_torch_guards.why_not(tensor) for tensor in tensors if tensor is not None)
-    return next((why for why in reasons if why is not None), f"dtype {tensors[0].dtype}")
+    why = next((why for why in reasons if why is not None), None)
+    return why or f"dtype {getattr(tensors[0], 'dtype', type(tensors[0]).__name__)}"
 
 
 def _is_small(query, key, value, attn_mask):
@@ -65,7 +66,7 @@ _original, _fast_path = None, None
 _nested_calls = 0  # of modules with nested tensors, in any thread
 
 
-def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
     blocks = () if _is_compiling() else _blocks  # a graph that reads a count is compiled again when that changes
     refusal = None
     if blocks:
@@ -105,6 +106,7 @@ def _patched(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, 
     return _original(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
+_patched.__name__ = _patched.__qualname__ = "scaled_dot_product_attention"
 # torch.jit.script compiles PyTorch's own function for it.
 torch.jit._builtins._register_builtin(_patched, "aten::scaled_dot_product_attention")
 

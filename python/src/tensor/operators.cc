@@ -92,11 +92,10 @@ bool is_number(nb::handle x) {
   return is_numpy_scalar(x) && is_kind(x, "fiub");
 }
 
-// A number as a tensor of the other operand's dtype.
-Tensor number_like(nb::handle x, Dtype dtype) {
+double to_double(nb::handle x) {
   const double value = PyFloat_AsDouble(x.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-  return Tensor::full({}, value, dtype);
+  return value;
 }
 
 // One element of an index: integers drop their axis, slices keep it.
@@ -169,7 +168,11 @@ nb::object arithmetic(nb::handle self, nb::handle b, Arithmetic op, const char* 
       if (!PyFloat_Check(b.ptr())) return by_numpy();
       a = a.to(Dtype::f32);
     }
-    other = number_like(b, a.dtype());
+    const double number = to_double(b);
+    return nb::cast(unlocked([&] {
+      return detail::with_number(
+          a, number, [&](const Tensor& x, const Tensor& y) { return swapped ? op(y, x) : op(x, y); });
+    }));
   } else if (PyList_Check(b.ptr()) || PyTuple_Check(b.ptr()) || PyUnicode_Check(b.ptr()) ||
              PyBytes_Check(b.ptr())) {
     // Python would repeat it as often as an integer tensor says.

@@ -61,11 +61,11 @@ void check_capture(const BoundAttention& bound, const AttentionCapture& capture)
       ": capture.stage, capture.heads and capture.query_rows choose among the weights, which are not wanted");
   for (const int64_t h : capture.heads) {
     MH_CHECK(h >= -sizes.heads && h < sizes.heads, ValueError, bound.who(),
-             ": capture.heads must be in [0, H=", sizes.heads, "), got ", h);
+             ": capture.heads must be in [-H, H=", sizes.heads, "), got ", h);
   }
   for (const int64_t i : capture.query_rows) {
     MH_CHECK(i >= -sizes.queries && i < sizes.queries, ValueError, bound.who(),
-             ": capture.query_rows must be in [0, Tq=", sizes.queries, "), got ", i);
+             ": capture.query_rows must be in [-Tq, Tq=", sizes.queries, "), got ", i);
   }
   MH_CHECK(capture.top_k >= 0, ValueError, bound.who(), ": capture.top_k must be >= 0, got ", capture.top_k);
 }

@@ -5,9 +5,7 @@
 
 namespace multihead {
 
-Diagonal::Diagonal(int64_t offset) : offsets(Tensor::full({1}, static_cast<double>(offset), Dtype::i64)) {
-  offsets.data<int64_t>()[0] = offset;
-}
+Diagonal::Diagonal(int64_t offset) : offsets(Tensor::of<int64_t>({1}, {offset})) {}
 
 std::string Diagonal::to_string() const {
   if (!offsets.defined()) return align == Align::end ? "end" : "start";
@@ -18,6 +16,10 @@ std::string Diagonal::to_string() const {
 int64_t Diagonal::offset_at(const detail::MaskPair& at) const {
   if (offsets.defined()) return detail::value_at(offsets, at.b);
   return align == Align::end ? at.keys - at.queries : 0;
+}
+
+Mask::Mask(std::shared_ptr<const MaskPart> part) : parts_{std::move(part)} {
+  MH_CHECK(parts_[0] != nullptr, ValueError, "Mask: the part is null");
 }
 
 Mask& Mask::operator&=(const Mask& other) {

@@ -72,7 +72,8 @@ class MaskPart {
 class Mask {
  public:
   Mask() = default;
-  explicit Mask(std::shared_ptr<const MaskPart> part) : parts_{std::move(part)} {}
+  /// Throws ValueError for null.
+  explicit Mask(std::shared_ptr<const MaskPart> part);
 
   Mask& operator&=(const Mask& other);
   friend Mask operator&(Mask a, const Mask& b) { return a &= b; }

@@ -86,6 +86,8 @@ class ClassifiedFunction final : public PairFunction<F> {
 /// anything it refers to must live until the backward has run.
 template <class F>
 Mask mask_mod(F f, Diagonal diagonal = Align::end) {
+  static_assert(std::is_invocable_r_v<bool, const F&, ScoreIndex>,
+                "mask_mod: f must be [](ScoreIndex at) { return true or false; }");
   return Mask(std::make_shared<detail::PairFunction<F>>(std::move(f), std::move(diagonal)));
 }
 

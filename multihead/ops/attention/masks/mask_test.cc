@@ -195,6 +195,7 @@ TEST(MaskTest, ConjunctionIsSymmetricAndKeepsItsOperands) {
 
 TEST(MaskTest, PrintsItself) {
   EXPECT_EQ(Mask().to_string(), "all");
+  EXPECT_THROW(Mask(std::shared_ptr<const MaskPart>()), ValueError);
   const Mask mask = causal(Align::start) & window(3, -1) & lengths(Tensor::zeros({2, 5}, Dtype::i64)) &
                     causal_offset(-4) & keep(Tensor::ones({7}, Dtype::boolean));
   EXPECT_EQ(mask.to_string(),
