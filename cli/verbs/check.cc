@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/model_dir.h"
+#include "cli/parser.h"
 #include "cli/streams.h"
 #include "multihead/train/doctor/doctor.h"
 
@@ -42,8 +43,10 @@ class Check : public Verb {
 
  private:
   std::vector<train::CheckResult> check() const {
-    if (reading([&] { return models::is_seq2seq_folder(folder_); }))
+    if (reading([&] { return models::is_seq2seq_folder(folder_); })) {
+      refuse_given("on a translator", {"weights"});
       return train::check_translator(reading([&] { return models::load_seq2seq(folder_); }), options_);
+    }
     if (reading([&] { return models::is_encoder_folder(folder_); })) {
       std::optional<nn::WeightDtype> weights;
       if (weights_ != "stored") weights = kernels::parse_weight_dtype(weights_);

@@ -160,6 +160,8 @@ class Eval : public Verb {
     if (reading([&] { return models::is_encoder_folder(folder_); })) return run_encoder(common);
     use_only("a language model",
              {"data", "last", "context", "stride", "batch", "windows", "weights", "logprobs"});
+    if (!logprobs_.empty())
+      refuse_given("with --logprobs, whose file has every token", {"windows", "stride"});
     const LoadedModel loaded = load_model_dir(folder_, weights_);
     const int64_t context = loaded.model.config().context;
     if (options_.context > context) {
@@ -213,6 +215,8 @@ class Eval : public Verb {
   int run_pairs(const CommonOptions& common) {
     use_only("a translator",
              {"data", "format", "bleu", "chrf", "beam", "pairs", "weight-dtype", "save-translations"});
+    if (!pairs_.bleu && !pairs_.chrf && pairs_.output.empty())
+      refuse_given("without --bleu, --chrf or --save-translations", {"beam", "weight-dtype"});
     const LoadedTranslator loaded = load_translator_dir(folder_);
     reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), pairs_.search); });
     given_.set_again();

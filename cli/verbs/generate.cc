@@ -84,8 +84,7 @@ class Generate : public Verb {
   }
 
   int run(const CommonOptions& common) override {
-    if (options_.sampling.temperature == 0)
-      refuse_given("with --temperature 0", {"top-k", "top-p", "min-p", "seed"});
+    refuse_sampling("with --temperature 0");
     if (draft_.empty()) refuse_given("without --draft", {"draft-tokens"});
     check(options_.sampling);
     check_chat(common);
@@ -103,6 +102,7 @@ class Generate : public Verb {
       stops_.insert(stops_.end(), defaults.stop_strings.begin(), defaults.stop_strings.end());
     });
     given_.set_again();
+    refuse_sampling("at temperature 0, which the folder's generation_config.json says");
     suppress_words(loaded.tokenizer);
     set_constraint(loaded.tokenizer);
     if (!chat_) return print(common, loaded, prompt);
@@ -113,6 +113,10 @@ class Generate : public Verb {
   }
 
  private:
+  void refuse_sampling(const char* when) const {
+    if (options_.sampling.temperature == 0) refuse_given(when, {"top-k", "top-p", "min-p", "seed"});
+  }
+
   void check_chat(const CommonOptions& common) const {
     if (!chat_ && !system_.empty()) throw UsageError("--system requires --chat");
     if (!chat_ && !template_variables_.empty()) throw UsageError("--chat-template-kwargs requires --chat");

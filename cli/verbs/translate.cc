@@ -48,6 +48,8 @@ class Translate : public Verb {
     reading([&] { apply(models::load_generation_config(folder_), loaded.model.config(), options_.beam); });
     given_.set_again();
     if (options_.beam.sample) refuse_given("with --sample", {"beam", "patience"});
+    if (options_.beam.sample && options_.beam.sampling.temperature == 0)
+      refuse_given("at temperature 0", {"top-k", "top-p", "seed"});
     if (!options_.beam.sample) refuse_given("without --sample", {"temperature", "top-k", "top-p", "seed"});
     suppress_words(loaded);
     beam_search(model, {}, options_.beam);  // reports invalid options before any line is read

@@ -18,7 +18,9 @@ inline std::string label_name(const std::vector<std::string>& names, int64_t ind
 /// Tokens of a text that are read. Throws ValueError naming `who`.
 inline int64_t length_limit(const char* who, int64_t max_length, int64_t context) {
   MH_CHECK(max_length >= 0, ValueError, who, ": max_length must not be negative, got ", max_length);
-  return max_length > 0 ? std::min(max_length, context) : context;
+  MH_CHECK(max_length <= context, ValueError, who, ": max_length ", max_length,
+           " is more than the model reads, ", context);
+  return max_length > 0 ? max_length : context;
 }
 
 }  // namespace multihead::embed::detail

@@ -364,6 +364,8 @@ std::vector<std::vector<Hypothesis>> beam_search(const models::PackedSeq2Seq& mo
   for (const auto& prefix : options.prefixes) {
     MH_CHECK(std::ssize(prefix) <= room, ValueError, "beam search: a prefix of ", prefix.size(),
              " tokens exceeds the ", room, " that the model's max_positions leave");
+    MH_CHECK(std::ssize(prefix) <= options.max_length, ValueError, "beam search: a prefix of ", prefix.size(),
+             " tokens exceeds max_length ", options.max_length);
   }
   const auto groups = groups_of(sources, rows_per_sentence(options));
   std::vector<std::vector<Hypothesis>> results(sources.size());

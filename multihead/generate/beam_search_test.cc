@@ -390,6 +390,10 @@ TEST(BeamSearchTest, BadArgumentsAreNamed) {
   refused({{3}}, {.beam_size = 2, .num_hypotheses = 3}, "num_hypotheses 3 exceeds");
   refused({{3}}, {.alternatives = true, .sample = true}, "not sampled");
   refused({{3}}, {.patience = 0}, "patience");
+  for (const bool alternatives : {false, true}) {
+    refused({{3}}, {.max_length = 2, .prefixes = {{4, 5, 6}}, .alternatives = alternatives},
+            "a prefix of 3 tokens exceeds max_length 2");
+  }
   refused({{3}}, {.beam_size = INT64_MAX}, "beam_size must be at most");
   refused({{3}}, {.num_hypotheses = INT64_MAX, .sample = true}, "num_hypotheses must be at most");
   refused({{3}}, {.sampling = {.temperature = -1}}, "temperature");

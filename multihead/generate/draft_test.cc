@@ -48,7 +48,7 @@ TEST(DraftTest, GuessesDoNotChangeTheResult) {
   for (const Draft& draft : {prompt_lookup(), draft_model(m), draft_model(other), nonsense}) {
     for (const double temperature : {0.0, 1.0, 0.3}) {
       GenerateOptions options = {.max_new_tokens = 60, .sampling = {.temperature = temperature}, .seed = 3};
-      options.stop_tokens = {temperature > 0 ? 10 : -1};
+      if (temperature > 0) options.stop_tokens = {10};
       std::vector<std::vector<int32_t>> heard(prompts.size()), expected_heard(prompts.size());
       options.on_token = [&](int64_t row, int32_t token) {
         expected_heard[static_cast<size_t>(row)].push_back(token);

@@ -23,6 +23,8 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
   check_rules(options, model.config().vocab_size);
   MH_CHECK(options.top_logprobs >= 0, ValueError, "generate: top_logprobs must not be negative, got ",
            options.top_logprobs);
+  MH_CHECK(!options.draft || options.draft_tokens >= 1, ValueError,
+           "generate: draft_tokens must be at least 1, got ", options.draft_tokens);
   MH_CHECK(options.max_new_tokens >= 0, ValueError, "generate: max_new_tokens must be >= 0, got ",
            options.max_new_tokens);
   MH_CHECK(!prompt.empty(), ValueError, "generate: prompt ", sequence, " is empty; give at least one token");

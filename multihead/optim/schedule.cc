@@ -55,6 +55,10 @@ void check(const Schedule& s) {
     MH_CHECK(s.total_steps > 0, ValueError, "schedule: ", name(s.kind), " needs total_steps > 0, got ",
              s.total_steps);
   }
+  const double all = static_cast<double>(s.total_steps), decay = s.decay_share * all;
+  MH_CHECK(s.kind != ScheduleKind::wsd || static_cast<double>(s.warmup_steps) + decay <= all + 1e-9,
+           ValueError, "schedule: wsd's ", s.warmup_steps, " warmup_steps and its decay, the last ", decay,
+           " steps, do not fit into total_steps ", s.total_steps);
 }
 
 std::string_view name(ScheduleKind kind) { return word_of(kind); }

@@ -70,6 +70,8 @@ TEST(ScheduleTest, RefusesWhatMakesNoSense) {
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::noam, .warmup_steps = 5}), ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::noam, .embed_dim = 8}), ValueError);
   EXPECT_THROW(check(Schedule{.kind = ScheduleKind::wsd}), ValueError);
+  EXPECT_THROW(check(Schedule{.kind = ScheduleKind::wsd, .warmup_steps = 9, .total_steps = 10}), ValueError);
+  EXPECT_NO_THROW(check(Schedule{.kind = ScheduleKind::wsd, .warmup_steps = 8, .total_steps = 10}));
   for (const double share : {0.0, 1.5, std::nan("")}) {
     EXPECT_THROW(check(Schedule{.kind = ScheduleKind::wsd, .total_steps = 9, .decay_share = share}),
                  ValueError);

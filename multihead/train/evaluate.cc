@@ -67,6 +67,9 @@ Json to_json(const TextLoss& l) {
 TextLoss evaluate(const models::LanguageModel& model, const text::TokenView& tokens,
                   const EvaluateOptions& options, const text::Tokenizer* tokenizer) {
   const int64_t context = options.context > 0 ? options.context : model.config().context;
+  MH_CHECK(options.context >= 0 && options.stride >= 0, ValueError,
+           "evaluate: context and stride must not be negative, got ", options.context, " and ",
+           options.stride);
   MH_CHECK(options.batch > 0 && options.windows >= 0, ValueError,
            "evaluate: batch must be positive and windows not negative, got ", options.batch, " and ",
            options.windows);

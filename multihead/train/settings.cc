@@ -275,6 +275,7 @@ void check_training(const TrainingSettings& settings, const std::vector<Field>& 
            "train: --clip must be finite and not negative, got ", s.clip);
   MH_CHECK(s.lora.alpha > 0 && std::isfinite(s.lora.alpha), ValueError,
            "train: --lora-alpha must be finite and positive, got ", s.lora.alpha);
+  if (settings.steps == 0) s.warmup_steps = std::min<int64_t>(s.warmup_steps, 1);  // it may fit yet
   optim::check(schedule_of(s, embed_dim));
   check_optimizers(s);
 }

@@ -405,6 +405,8 @@ class CrossEncoder:
         scores = np.asarray(self._classifier.logits(
             pairs, max_length=self.max_length, batch_tokens=_batch_tokens(batch_size),
             progress=_bar if show_progress_bar else None)) if pairs else np.empty((0, labels), np.float32)
+        if activation_fn is not None and apply_sigmoid is not None:
+            raise ValueError("CrossEncoder: give activation_fn or apply_sigmoid, not both")
         activate = activation_fn or self.activation_fn
         if activate is not None and apply_sigmoid is None:
             scores = _activated(activate, scores)

@@ -227,6 +227,13 @@ def test_training_a_translator(tmp_path):
     drawn = translator.model.beam_search([tokens], seed=1, **draw)
     assert drawn == translator.model.beam_search([tokens], seed=1, **draw)
     assert drawn != translator.model.beam_search([tokens], seed=2, **draw)
+    for options, message in [
+        (dict(temperature=2.0), "need sample=True"), (dict(sample=True, beam_size=3), "no effect with sample=True"),
+        (dict(prefixes=[[1, 2, 3]], max_length=2), "a prefix of 3 tokens exceeds max_length 2"),
+        (dict(prefixes=[[1, 2, 3]], max_length=2, alternatives=True), "exceeds max_length 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            translator.model.beam_search([tokens], **options)
     with pytest.raises(ValueError, match="one per sentence"):
         translator.model.beam_search([tokens], prefixes=[[1], [2]])
     with pytest.raises(TypeError, match="unknown setting 'widht'; the nearest is width; all are: .*epochs"):

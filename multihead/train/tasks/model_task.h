@@ -320,6 +320,7 @@ std::string choose(typename T::Run& run, typename T::Run& given, Data& data, boo
   MH_CHECK(s.warmup_steps <= s.steps || s.schedule == optim::ScheduleKind::noam || !is_given(run, "warmup"),
            ValueError, "train: a --warmup of ", s.warmup_steps, " steps never reaches the rate: there are ",
            s.steps);
+  optim::check(schedule_of(s, run.settings.model.embed_dim));
   TrainingSettings& shown = given.settings;
   shown.steps = s.steps, shown.epochs = s.epochs, shown.lr = s.lr;
   shown.warmup_steps = s.warmup_steps, shown.eval_every = s.eval_every;

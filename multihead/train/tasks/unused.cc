@@ -27,6 +27,7 @@ const std::vector<Need>& needs() {
                                          {"eps-hat", "optimizer", {kAdam, kAdamW}},
                                          {"decay-share", "schedule", {kWsd}},
                                          {"vocab-size", "tokenizer", {"\"bpe\""}},
+                                         {"rotary-base", "positions", {"\"rotary\""}},
                                          {"final-ratio", "schedule", {kWsd, "\"linear\"", "\"cosine\""}}};
   return list;
 }
@@ -58,6 +59,8 @@ std::string reason(const RunRequest& request, std::span<const Field> settings, s
   const bool of_tokenizer = name == "tokenizer" || name == "vocab-size" || name == "shared-vocabulary";
   if (of_tokenizer && (!request.init.empty() || !request.tokenizer.empty()))
     return "on a tokenizer that is given";
+  if (name == "validation-blocks" && value_of_setting(settings, "validation-share").as_double() == 0)
+    return "without validation data";
   if (name == "time" && request.resume) return "with --resume, which keeps the number of steps";
   if (name.starts_with("validation-") && !request.valid.empty()) return "with --valid";
   return "";

@@ -58,6 +58,11 @@ void def_search(nb::class_<Class>& c, const char* name, const char* first, Defau
                     Flag stop_early, std::optional<int32_t> first_token, const std::string& weight_dtype,
                     const Strings&... strings) {
         const BeamOptions own = defaults(self);
+        const bool samples = sample.value_or(own.sample);
+        MH_CHECK(samples || !(temperature || top_k || top_p || min_p || seed != 0), ValueError,
+                 "beam search: temperature, top_k, top_p, min_p and seed need sample=True");
+        MH_CHECK(!samples || (beam_size.value_or(1) == 1 && patience == 1), ValueError,
+                 "beam search: beam_size and patience have no effect with sample=True");
         const SamplingOptions sampling{temperature.value_or(own.sampling.temperature),
                                        top_k.value_or(own.sampling.top_k), top_p.value_or(own.sampling.top_p),
                                        min_p.value_or(own.sampling.min_p), 1.0};

@@ -143,6 +143,7 @@ void bind_layer(nb::module_& m) {
             call.cross.empty_row = call.attention.empty_row;
             call.cross.capture = cross_capture;
             const std::vector<int64_t> fresh = to_counts(counts, to.who);
+            MH_CHECK(state != nullptr || fresh.empty(), ValueError, to.who, ": counts needs a state");
             if (state != nullptr) check_memory_or_state(to.who, call.memory);
             return unlocked([&] {
               return state != nullptr ? layer_step(layer, t, call, *state, fresh) : layer(t, call);
@@ -252,6 +253,8 @@ void bind_both_stacks(nb::module_& m) {
   both.def(
       "__init__",
       [](nn::Transformer* self, nb::dict encoder_words, nb::dict decoder_words, Rng* rng) {
+        if (encoder_words.contains("rng") || decoder_words.contains("rng"))
+          throw nb::type_error("Transformer: rng is an argument of its own, not one of encoder or decoder");
         const StackArguments first = stack_arguments("Transformer encoder", encoder_words);
         const StackArguments second = stack_arguments("Transformer decoder", decoder_words);
         new (self) nn::Transformer(first.stack, second.stack, rng_or_default(rng));

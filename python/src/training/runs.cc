@@ -109,8 +109,8 @@ void assign_settings(const std::string& kind, const std::vector<train::Field>& k
     }
     train::assign(*find(), std::string_view(text));
   }
-  MH_CHECK(!settings.contains("steps") || !settings.contains("epochs"), ValueError, "train ", kind,
-           ": give steps or epochs, not both");
+  const int lengths = settings.contains("steps") + settings.contains("epochs") + settings.contains("time");
+  MH_CHECK(lengths <= 1, ValueError, "train ", kind, ": give one of steps, epochs and time");
 }
 
 std::unique_ptr<train::AnyRun> new_run(const std::string& kind, const std::string& preset) {
@@ -132,6 +132,7 @@ nb::object train_kind(const std::string& kind, const Path& data, const Path& fol
   request.resume = resume;
   request.extends = resume && (settings.contains("steps") || settings.contains("epochs"));
   request.overwrite = overwrite;
+  MH_CHECK(!resume || !overwrite, ValueError, "train ", kind, ": give resume or overwrite, not both");
   for (const auto& [name, value] : settings) request.given.push_back(nb::cast<std::string>(name));
   if (!request.init.empty()) run->start_from_init();
   assign_settings(kind, run->settings(), settings);

@@ -33,6 +33,8 @@ optim::ParameterList to_parameters(nb::handle object) {
       tensors.push_back(*tensor);
     }
   }
+  if (!named.empty() && !tensors.empty())
+    throw nb::type_error("optimizer: parameters must be all Tensors or all (name, Tensor), got both");
   return named.empty() ? optim::ParameterList(std::move(tensors)) : optim::ParameterList(named);
 }
 
