@@ -57,7 +57,8 @@ void check_rules(const GenerateOptions& o, int64_t vocab_size) {
     MH_CHECK(token >= 0 && token < vocab_size, ValueError, "generate: token ", token, " of ", what,
              " is outside the vocabulary of ", vocab_size);
   };
-  for (const int32_t token : o.stop_tokens) check_token("stop_tokens", token);
+  for (const int32_t token : o.stop_tokens)  // folders name some that their vocabulary lacks
+    MH_CHECK(token >= 0, ValueError, "generate: stop_tokens must not be negative, got ", token);
   for (const std::vector<int32_t>& sequence : o.suppress) {
     MH_CHECK(!sequence.empty(), ValueError, "generate: suppress has an empty sequence");
     for (const int32_t token : sequence) check_token("suppress", token);

@@ -84,7 +84,7 @@ TEST(TokenRulesTest, WrongRulesAreNamed) {
   EXPECT_THROW(check_rules({.suppress = {{}}}, 8), ValueError);
   EXPECT_THROW(check_rules({.suppress = {{1, 8}}}, 8), ValueError);
   EXPECT_THROW(check_rules({.first_token = 8}, 8), ValueError);
-  EXPECT_THROW(check_rules({.stop_tokens = {7, 8}}, 8), ValueError);
+  EXPECT_THROW(check_rules({.stop_tokens = {7, -1}}, 8), ValueError);
   EXPECT_THROW(check_rules({.last_token = -1}, 8), ValueError);
   EXPECT_NO_THROW(check_rules({}, 8));
 }
