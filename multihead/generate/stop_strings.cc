@@ -15,7 +15,8 @@ bool StopStrings::add(int64_t row, int32_t token) {
   Row& own = rows_[row];
   if (own.stopped) return false;
   const std::span one(&token, 1);
-  if (decode_.skip_special && tokenizer_.is_special(token)) {  // but it may be a stop string
+  const bool is_known = token >= 0 && token < tokenizer_.vocab_size();  // models have more, for round sizes
+  if (decode_.skip_special && is_known && tokenizer_.is_special(token)) {  // but it may be a stop string
     own.stopped = std::ranges::count(strings_, tokenizer_.decode(one, {.continued = true})) > 0;
     return !own.stopped;
   }

@@ -145,6 +145,8 @@ TEST(StopStringsTest, SpecialTokensThatAreSkippedMayStop) {
     return strings.text(0);
   };
   EXPECT_EQ(said({}, true), "aa");
+  StopStrings beyond(tokenizer, {"x"}, {.skip_special = true});
+  EXPECT_TRUE(beyond.add(0, static_cast<int32_t>(tokenizer.vocab_size())));  // of a larger model
   EXPECT_EQ(said({"<end>"}, true), "a|");
   EXPECT_EQ(said({"<end"}, true), "aa");
   EXPECT_EQ(said({}, false), "a<end>a");

@@ -501,7 +501,10 @@ def div(a: ArrayLike, b: ArrayLike) -> Tensor:
     """a / b; shapes broadcast as in NumPy"""
 
 def matmul(a: ArrayLike, b: ArrayLike) -> Tensor:
-    """a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n]"""
+    """
+    a @ b over the last two axes: [..., m, k], [..., k, n] -> [..., m, n].
+    A vector is a row on the left, a column on the right, whose axis the result lacks.
+    """
 
 def sum(x: ArrayLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
     """Sum over one axis, several, or all."""

@@ -10,6 +10,7 @@
 #include "multihead/core/error.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear.h"
+#include "multihead/ops/operators.h"
 #include "multihead/ops/shape.h"
 #include "python/src/tensor/convert.h"
 
