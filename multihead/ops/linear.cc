@@ -273,10 +273,6 @@ Gradients linear_backward(LinearSaved& s, Tensor dy) {
   return {dx, d_weight, d_bias, residual};
 }
 
-}  // namespace
-
-namespace {
-
 // With the axes that they lack, which the result has to lose.
 Tensor matmul_of_vectors(const Tensor& a, const Tensor& b) {
   MH_CHECK(a.rank() > 0 && b.rank() > 0, ShapeError, "matmul: a and b must have axes, got ", a.shape(),

@@ -341,6 +341,7 @@ def test_interrupts_end_what_takes_long(work, tmp_path):
             translator.beam_search([[3] * 9] * 3000, min_length=1500, max_length=1500)
         else:
             options = settings(eval_windows=0, validation_share=0.9, tokenizer="char")
+            del options["vocab_size"]
             mh.train_language_model(str(tmp_path / "text.txt"), str(tmp_path / "run"), steps=5, **options)
 
     interrupt_after(0.7)

@@ -283,7 +283,7 @@ INTERNAL = {  # reason: names
     "encoder_from freeze_all_but save_encoder_files token_rows add_encoder_fields check_encoder length_of with_head "
     "with_weights trained_parameters score_labels score_logits score_rows ImageData ImageClassifierTask read_image_data image_classifier_presets Targets read_targets target_rows head_loss problem_of "
     "train_head save_sentence_files write_module_folders remove_module_folders spread_rows masked_lm_presets MaskOptions MaskedText Masker "
-    "ShardTree DataParallel ContextParallel shards_of terms_of check_request check_context share_tokenizer check_alike "
+    "ShardTree DataParallel ContextParallel shards_of terms_of check_request is_given refuse_unused check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
     "activation_bytes set_fine_tuning set_new choose_length choose_rate recipe_of joined "
     "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns column_of DataSums sums_of_columns "

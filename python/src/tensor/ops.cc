@@ -15,6 +15,7 @@
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/norm.h"
+#include "multihead/ops/operators.h"
 #include "multihead/ops/reduce.h"
 #include "multihead/ops/rotary.h"
 #include "multihead/ops/shape.h"
@@ -86,6 +87,10 @@ void bind_binary(nb::module_& m) {
         name,
         [f, name](nb::handle a, nb::handle b) {
           const Tensor x = to_tensor(a, {name, "a"});
+          if (size_of(x.dtype()) == 2 && (PyFloat_Check(b.ptr()) || PyLong_Check(b.ptr()))) {
+            const auto number = nb::cast<double>(b);
+            return unlocked([&] { return detail::with_number(x, number, f); });
+          }
           const Tensor y = to_tensor_like(b, x, {name, "b"});
           return unlocked([&] { return f(x, y); });
         },
