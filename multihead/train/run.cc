@@ -97,6 +97,8 @@ std::string recipe_of(const TrainingSettings& s) {
   std::string text =
       concat(s.steps, s.steps == 1 ? " step" : " steps", ", ", word_of(s.optimizer), ", ",
              word_of(s.schedule), " rate ", s.lr, " after ", s.warmup_steps, " steps of warm-up");
+  const bool arrives = s.warmup_steps <= s.steps || s.schedule == optim::ScheduleKind::noam;
+  if (!arrives) text += ", which it does not reach: give --warmup";
   if (s.lora.rank > 0) text += concat(", adapters of rank ", s.lora.rank);
   if (s.eval_every > 0) text += concat("; an evaluation every ", s.eval_every);
   if (s.patience > 0) text += concat(", the end after ", s.patience, " without improvement");
