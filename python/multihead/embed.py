@@ -133,6 +133,8 @@ class SentenceEncoder(_TextEncoder):
         if output_value != "sentence_embedding":  # None asks for the vectors of all tokens, too
             raise ValueError(f"SentenceEncoder: output_value must be 'sentence_embedding', got {output_value!r}")
         _only("SentenceEncoder", device=(device, "cpu"))
+        if truncate_dim == 0:
+            raise ValueError("SentenceEncoder: truncate_dim must be positive, got 0")
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
         route = self._route(task)
@@ -346,6 +348,8 @@ def quantize_embeddings(embeddings: ArrayLike, precision: str, ranges: ArrayLike
     bits, see VectorIndex, which needs no ranges."""
     import numpy as np
 
+    if ranges is not None and (calibration_embeddings is not None or precision not in ("int8", "uint8")):
+        raise ValueError("quantize_embeddings: ranges are for 'int8' and 'uint8', in place of calibration_embeddings")
     x = np.atleast_2d(np.asarray(embeddings, np.float32))
     if precision == "float32":
         return x
@@ -374,7 +378,10 @@ class CrossEncoder:
         _only("CrossEncoder", device=(device, "cpu"))
         self._classifier = TextClassifier.load(model_name_or_path, weights)
         self.activation_fn = activation_fn
-        self.max_length = min(max_length or self._classifier.max_length, self.model.config.context)
+        context = self.model.config.context
+        if max_length is not None and not 0 < max_length <= context:
+            raise ValueError(f"CrossEncoder: max_length must be in [1, {context}], the tokens that the model reads, got {max_length}")
+        self.max_length = max_length or self._classifier.max_length
 
     def __repr__(self) -> str:
         return f"CrossEncoder({len(self._classifier.labels)} labels, {self.max_length} tokens)"

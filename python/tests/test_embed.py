@@ -40,6 +40,10 @@ def test_encode_takes_one_text_or_many(folder):
     assert wide.get_sentence_embedding_dimension() == 20 == wide.encode(TEXTS).shape[1]
     with pytest.raises(ValueError, match="truncate_dim must be in .1, 20., the width of the model, got 21"):
         encoder.encode(TEXTS, truncate_dim=21)
+    with pytest.raises(ValueError, match="truncate_dim must be positive, got 0"):
+        encoder.encode(TEXTS, truncate_dim=0)
+    with pytest.raises(ValueError, match="ranges are for 'int8'"):
+        mh.embed.quantize_embeddings(np.ones((2, 8)), "binary", ranges=np.ones((2, 8)))
     assert np.array_equal(encoder.encode(TEXTS, device="cpu", precision="float32"), all_vectors)
     for wrong in ({"device": "cuda"}, {"precision": "int3"}, {"output_value": "token_embeddings"}, {"output_value": None},
                   {"convert_to_tensor": True, "precision": "int8"}):
@@ -144,6 +148,8 @@ def test_cross_encoder_scores_pairs(folder, tmp_path):
         shutil.copy(pathlib.Path(folder) / name, classifier / name)
     pairs = [(a, b) for a in TEXTS[:3] for b in TEXTS]
     cross = mh.CrossEncoder(str(classifier))
+    with pytest.raises(ValueError, match="max_length must be in .1, "):
+        mh.CrossEncoder(str(classifier), max_length=100000)
     scores = cross.predict(pairs, batch_size=4)
     assert scores.shape == (18, 3) and np.array_equal(cross.predict(pairs[7]), scores[7])
     with pytest.raises(ValueError, match="has 3"):

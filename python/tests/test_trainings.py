@@ -201,7 +201,7 @@ def test_a_budget_of_time_and_the_best_by_a_figure(bert):
     assert summary["validation"]["macro_f1"] == pytest.approx(figures[best])
     card = (bert / "out/README.md").read_text()
     assert "base_model: \"bert\"" in card and "| macro_f1 | " in card and "| texts | 60 |" in card
-    for bad, why in (({"best": "f2"}, "one of loss, accuracy, macro_f1"), ({"time": "2"}, "90s, 10m or 2h"), ({"time": "-1s"}, "must be positive")):
+    for bad, why in (({"best": "f2"}, "one of loss, accuracy, macro_f1"), ({"time": "2"}, "90s, 10m or 1h30m"), ({"time": "-1s"}, "must be positive")):
         with pytest.raises(ValueError, match=why):
             mh.train_classifier(bert / "data", bert / "bad", init=bert / "bert", valid=bert / "data", **bad)
 
