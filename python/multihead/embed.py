@@ -10,6 +10,7 @@ from ._core import (
     ImageClassifier, MultiVectorTextEncoder, SparseTextEncoder, TextClassifier, TextEncoder, TokenClassifier, VectorIndex,
     fill_mask, label_probabilities, nearest_dense, nearest_multi_vector, nearest_sparse, tensor,
 )  # fmt: skip
+from ._quantize import quantize_embeddings
 from ._types import ArrayLike, Function, PathLike
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ def _from_folder(cls, path, options):
     return cls(path, **options)
 
 
+def _check_width(truncate_dim):
+    if truncate_dim is not None and truncate_dim < 1:
+        raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
+
+
 def _check_precision(who, precision):
     if precision not in ("f32", "bf16"):
         raise ValueError(f"{who}: precision must be 'f32' or 'bf16', got {precision!r}")
@@ -111,8 +117,7 @@ class SentenceEncoder(_TextEncoder):
     def __init__(self, model_name_or_path: PathLike, *, prompts: Mapping[str, str] | None = None, default_prompt_name: str | None = None, truncate_dim: int | None = None,
                  similarity_fn_name: str | None = None, weights: str | None = None, pooling: str | None = None, precision: str = "f32") -> None:
         _check_precision("SentenceEncoder", precision)
-        if truncate_dim is not None and truncate_dim < 1:
-            raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
+        _check_width(truncate_dim)
         self._routes: dict[str, TextEncoder] | None = {} if TextEncoder.has_routes(model_name_or_path) else None
         self._take(model_name_or_path, TextEncoder.load(model_name_or_path, weights or (None if precision == "f32" else precision), pooling), _SIMILARITIES, {
             "prompts": prompts, "default_prompt_name": default_prompt_name, "truncate_dim": truncate_dim,
@@ -133,8 +138,7 @@ class SentenceEncoder(_TextEncoder):
         if output_value != "sentence_embedding":  # None asks for the vectors of all tokens, too
             raise ValueError(f"SentenceEncoder: output_value must be 'sentence_embedding', got {output_value!r}")
         _only("SentenceEncoder", device=(device, "cpu"))
-        if truncate_dim == 0:
-            raise ValueError("SentenceEncoder: truncate_dim must be positive, got 0")
+        _check_width(truncate_dim)
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
         route = self._route(task)
@@ -338,37 +342,6 @@ def nearest(queries: Any, corpus: Any, count: int = 10, similarity: str = "dot")
             raise ValueError(f"nearest: texts of several vectors are compared by 'maxsim', got {similarity!r}")
         return nearest_multi_vector(*_joined(_as_list(queries)), *_joined(corpus), count)
     return nearest_dense(_as_tensor(queries), _as_tensor(corpus), count, similarity)
-
-
-def quantize_embeddings(embeddings: ArrayLike, precision: str, ranges: ArrayLike | None = None,
-                        calibration_embeddings: ArrayLike | None = None) -> np.ndarray[Any, Any]:
-    """Vectors [n, dim] in fewer bits, as sentence-transformers has them. precision: 'int8' or 'uint8', each column from
-    its least number to its largest in `ranges` [2, dim], else of calibration_embeddings or these vectors themselves;
-    'binary' or 'ubinary', a bit for each number, 1 for positive ones, eight in a byte. To search vectors with fewer
-    bits, see VectorIndex, which needs no ranges."""
-    import numpy as np
-
-    if ranges is not None and (calibration_embeddings is not None or precision not in ("int8", "uint8")):
-        raise ValueError("quantize_embeddings: ranges are for 'int8' and 'uint8', in place of calibration_embeddings")
-    x = np.atleast_2d(np.asarray(embeddings, np.float32))
-    if precision == "float32":
-        return x
-    if precision in ("binary", "ubinary"):
-        bits = np.packbits(x > 0, axis=-1)
-        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
-    if precision not in ("int8", "uint8"):
-        raise ValueError(f"quantize_embeddings: precision must be 'float32', 'int8', 'uint8', 'binary' or 'ubinary', got {precision!r}")
-    if ranges is None:
-        known = x if calibration_embeddings is None else np.asarray(calibration_embeddings, np.float32)
-        if len(x) == 0:
-            return np.empty(x.shape, precision)
-        if len(known) < 2:
-            raise ValueError(f"quantize_embeddings: {precision} needs ranges or calibration_embeddings for a single vector")
-        ranges = np.stack([known.min(0), known.max(0)])
-    least, most = np.asarray(ranges, np.float32)
-    steps = (most - least) / np.float32(255)
-    codes = np.clip(np.floor((x - least) / np.where(steps == 0, np.float32(1), steps)), 0, 255)
-    return codes.astype(np.uint8) if precision == "uint8" else (codes - 128).astype(np.int8)
 
 
 class CrossEncoder:

@@ -40,11 +40,9 @@ void check_given(const ClassifierRun& run) {
   constexpr std::string_view kUsed[] = {"head-only",  "head-c",   "regression",      "multi-label",
                                         "max-length", "balanced", "labels-as-names", "seed"};
   ClassifierSettings settings = run.settings;
-  for (std::string name : run.given) {
-    std::ranges::replace(name, '_', '-');
-    const std::vector<Field> all = fields(settings);
-    const bool is_setting = std::ranges::find(all, name, &Field::name) != all.end();
-    MH_CHECK(!is_setting || std::ranges::find(kUsed, name) != std::end(kUsed), ValueError, "train: --", name,
+  for (const Field& setting : fields(settings)) {
+    const bool is_used = std::ranges::find(kUsed, setting.name) != std::end(kUsed);
+    MH_CHECK(is_used || !is_given(run, setting.name), ValueError, "train: --", setting.name,
              " has no effect with --head-only, which fits the head to the end");
   }
 }

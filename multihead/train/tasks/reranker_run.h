@@ -35,10 +35,10 @@ struct RankedPairs {
   int64_t repeated = 0;  // lines without negatives whose query and document an earlier one has
   int64_t count() const { return std::ssize(begins) - 1; }
 };
-/// Pairs by query, in the order of its first, each once, with its largest score; without a score a document is right (1), a negative one is wrong (0),
-/// as are `negatives` others of the file that no line gives to the query: drawn by `seed`, or the nearest by the
-/// embedder in `miner`. Throws FormatError (scores that are no shares for RankingLoss::pairs, or negative; nothing
-/// that is wrong).
+/// Pairs by query, in the order of its first, each once, with its largest score; without a score a document is right
+/// (1), a negative one is wrong (0), as are `negatives` others of the file that no line gives to the query: drawn by
+/// `seed`, or the nearest by the embedder in `miner`. Throws FormatError (scores that are no shares for
+/// RankingLoss::pairs, or negative; nothing that is wrong).
 RankedPairs ranked_pairs(const text::JudgedPairs& pairs, const RerankerSettings& settings, const char* which);
 
 struct RerankerData {

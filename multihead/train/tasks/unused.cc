@@ -54,13 +54,12 @@ std::string reason(const RunRequest& request, std::span<const Field> settings, s
     if (!other.is_null() && !has_effect(need, other.dump()))
       return concat("with --", need.setting, " ", other.dump());
   }
-  const bool of_evaluations = name == "patience" || (name.starts_with("eval-") && name != "eval-every");
+  const bool of_evaluations = name == "patience" || name == "validation-blocks" ||
+                              (name.starts_with("eval-") && name != "eval-every");
   if (of_evaluations && !validates(request, settings)) return "without validation data";
   const bool of_tokenizer = name == "tokenizer" || name == "vocab-size" || name == "shared-vocabulary";
   if (of_tokenizer && (!request.init.empty() || !request.tokenizer.empty()))
     return "on a tokenizer that is given";
-  if (name == "validation-blocks" && value_of_setting(settings, "validation-share").as_double() == 0)
-    return "without validation data";
   if (name == "time" && request.resume) return "with --resume, which keeps the number of steps";
   if (name.starts_with("validation-") && !request.valid.empty()) return "with --valid";
   return "";
