@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <locale>
 #include <sstream>
 
 namespace multihead {
@@ -36,6 +37,7 @@ void MessagePart::append_to(std::string& message) const {
       break;
   }
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   printable_.print(out, printable_.value);
   message += std::move(out).str();
 }

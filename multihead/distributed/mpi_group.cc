@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/distributed/mpi_group-inl.h"
 #include "multihead/distributed/watch-inl.h"
@@ -81,11 +83,10 @@ MessagePtr in_pieces(std::unique_ptr<MpiMessage> message, std::span<Byte> data, 
 double seconds_in(const char* variable, double otherwise) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return otherwise;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  MH_CHECK(end != text && *end == '\0' && seconds >= 1 && seconds <= 1e6, ValueError, variable,
+  const std::optional<double> seconds = spelled_number<double>(text);
+  MH_CHECK(seconds && *seconds >= 1 && *seconds <= 1e6, ValueError, variable,
            " must be a number of seconds from 1 to 1e6, got ", quote(text));
-  return seconds;
+  return *seconds;
 }
 
 }  // namespace

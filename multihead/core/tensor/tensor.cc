@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <locale>
 #include <ostream>
 #include <sstream>
 #include <type_traits>
@@ -283,10 +284,14 @@ namespace {
 
 constexpr int64_t kShownAtEachEnd = 3, kShownWhole = 8;  // of an axis
 
-// The elements of `values` from `offset`, nested in brackets from this axis on.
+// The elements of `values`, f64 or i64, from `offset`, nested in brackets from this axis on.
 void print_axis(std::ostream& out, const Tensor& values, int axis, int64_t offset) {
   if (axis == values.rank()) {
-    out << values.data<double>()[offset];
+    if (values.dtype() == Dtype::i64) {
+      out << values.data<int64_t>()[offset];
+    } else {
+      out << values.data<double>()[offset];
+    }
     return;
   }
   const int64_t size = values.size(axis);
@@ -309,8 +314,9 @@ void print_axis(std::ostream& out, const Tensor& values, int axis, int64_t offse
 std::string to_string(const Tensor& tensor) {
   if (!tensor.defined()) return "Tensor(undefined)";
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << "Tensor(" << tensor.shape() << ", " << tensor.dtype() << (tensor.rank() < 2 ? ", " : ",\n");
-  print_axis(out, tensor.to(Dtype::f64), 0, 0);
+  print_axis(out, tensor.to(is_floating(tensor.dtype()) ? Dtype::f64 : Dtype::i64), 0, 0);
   out << ')';
   return std::move(out).str();
 }

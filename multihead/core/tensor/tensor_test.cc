@@ -30,6 +30,7 @@ TEST(TensorTest, PrintsItsElements) {
   EXPECT_EQ(to_string(Tensor::full({}, 2.5)), "Tensor([], f32, 2.5)");
   EXPECT_EQ(to_string(Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}).as_strided({3, 2}, {1, 3})),
             "Tensor([3, 2], f32,\n[[1, 4],\n [2, 5],\n [3, 6]])");
+  EXPECT_EQ(to_string(Tensor::of<int64_t>({1}, {12345678})), "Tensor([1], i64, [12345678])");
   EXPECT_EQ(to_string(Tensor::arange(9)), "Tensor([9], i64, [0, 1, 2, …, 6, 7, 8])");
   EXPECT_EQ(to_string(Tensor::zeros({2, 0})), "Tensor([2, 0], f32,\n[[],\n []])");
 }

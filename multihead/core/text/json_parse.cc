@@ -70,11 +70,16 @@ class JsonBuilder {
   }
   // The tokenizer sends only literals with a minus here, so 0 was -0.
   bool number_integer(int64_t value) { return put(value == 0 ? Json(-0.0) : Json(value)); }
-  // From the digits, because strtod obeys the locale.
+  // From the digits, because strtod obeys the locale. Up to 3.11 the tokenizer puts the locale's sign for the point, or
+  // its first byte, into them.
   bool number_float(double value, const std::string& digits) {
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    std::string spelled = digits;
+    const size_t point = spelled.find_first_not_of("0123456789+-eE");
+    if (point != std::string::npos) spelled[point] = '.';
+    const char* const end = spelled.data() + spelled.size();
+    const auto [stopped, error] = std::from_chars(spelled.data(), end, value);
     if (error == std::errc::result_out_of_range && std::abs(value) > 1) return fail("number is too large");
-    return put(Json(value));
+    return stopped == end ? put(Json(value)) : fail("number is not understood");
   }
   bool string(std::string& value) { return put(Json(value), text_memory(value)); }
   bool binary(std::vector<uint8_t>&) { return fail("binary value"); }

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "multihead/core/error.h"
+#include "multihead/testing/comma_locale.h"
 #include "multihead/testing/processor_time.h"
 
 namespace multihead {
@@ -206,11 +207,13 @@ TEST(JsonTest, RefusesToWriteWhatJsonCannotHold) {
 }
 
 TEST(JsonTest, LocaleDoesNotChangeNumbers) {
-  const char* locale = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
-  EXPECT_EQ(Json::parse("[0.25]").at(0).as_double(), 0.25);
+  const testing::CommaLocale comma;
+  if (!comma) GTEST_SKIP() << "no locale with a decimal comma here: it needs the package locales";
+  const Json numbers = Json::parse("[0.25, 1.5e-3, -1234567.25, 1E2, 7]");
+  std::vector<double> values;
+  for (const Json& number : numbers.items()) values.push_back(number.as_double());
+  EXPECT_EQ(values, (std::vector<double>{0.25, 1.5e-3, -1234567.25, 100, 7}));
   EXPECT_EQ(Json(0.25).dump(), "0.25");
-  std::setlocale(LC_NUMERIC, "C");
-  if (locale == nullptr) GTEST_SKIP() << "no locale with a decimal comma here";
 }
 
 TEST(JsonTest, ObjectsKeepOrderAndFindEveryKey) {

@@ -1,7 +1,9 @@
 // Filters and tests of chat templates, as Jinja's.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 
 #include "multihead/core/text/numbers-inl.h"
 #include "multihead/text/chat/chat_template_calls-inl.h"
@@ -158,8 +160,9 @@ Value rounded(const In& in) {
   if (method == "floor") return std::floor(value * unit) / unit;
   if (method != "common" || !std::isfinite(value)) in.unsupported();
   char text[400];
-  std::snprintf(text, sizeof text, "%.*f", static_cast<int>(digits), value);
-  return spelled_number<double>(text).value_or(value);
+  const auto [end, error] =
+      std::to_chars(text, std::end(text), value, std::chars_format::fixed, static_cast<int>(digits));
+  return error == std::errc() ? spelled_number<double>({text, end}).value_or(value) : value;
 }
 
 // Jinja's: lines but the first get spaces in front, or a text; empty ones do not unless they are wanted.

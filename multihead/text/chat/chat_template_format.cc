@@ -1,6 +1,8 @@
 // Python's text % values, of %s, %r and numbers.
+#include <clocale>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "multihead/text/chat/chat_template-inl.h"
 
@@ -86,7 +88,11 @@ class Formatter {
     budget_.spend(sizeof text, line_);
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg)
     std::snprintf(text, sizeof text, form.c_str(), place.width, place.precision, number);
-    out_ += text;
+    const std::string_view point = std::localeconv()->decimal_point;
+    std::string spelled = text;
+    if (const size_t at = spelled.find(point); at != std::string::npos)
+      spelled.replace(at, point.size(), ".");
+    out_ += spelled;
   }
 
   void put_text(const Place& place, const Value& value) {

@@ -1,6 +1,7 @@
 // Tokens of a chat template -> nodes, with Jinja's grammar and precedences.
 #include <initializer_list>
 
+#include "multihead/core/text/numbers-inl.h"
 #include "multihead/text/chat/chat_template-inl.h"
 
 namespace multihead::text {
@@ -331,7 +332,7 @@ class Parser {
       case Token::Kind::integer:
         return literal(token.line, int64_t{std::stoll(token.text)});
       case Token::Kind::number:
-        return literal(token.line, std::stod(token.text));
+        return literal(token.line, spelled_number<double>(token.text).value());
       case Token::Kind::string: {
         std::string text = token.text;
         while (now().kind == Token::Kind::string) text += next().text;

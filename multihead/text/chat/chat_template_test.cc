@@ -5,6 +5,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
+#include "multihead/testing/comma_locale.h"
 #include "multihead/testing/processor_time.h"
 
 namespace multihead::text {
@@ -49,6 +50,13 @@ TEST(ChatTemplate, RendersWhatModelsUse) {
   EXPECT_EQ(render(source), "<s>[Hi]\nHello</s>\n[é? (Be brief.)]\n>\n");
   EXPECT_EQ(render("{{ messages | length }}{{ pad_token }}{{ tools }}{{ messages[-1].content[0] }}"),
             "4Noneé");
+}
+
+TEST(ChatTemplate, NumbersHaveAPointInEveryLocale) {
+  const testing::CommaLocale comma;
+  if (!comma) GTEST_SKIP() << "no locale with a decimal comma here: it needs the package locales";
+  EXPECT_EQ(render("{{ 0.5 > 0.25 }} {{ 2.75 }} {{ '%.2f' % 1.5 }} {{ '%d' % 3 }} {{ 2.345 | round(1) }}"),
+            "True 2.75 1.50 3 2.3");
 }
 
 // As Jinja: a text has no such member, and that is no error (Mistral's templates ask for content.content).

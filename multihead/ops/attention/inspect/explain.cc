@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <limits>
+#include <locale>
 #include <sstream>
 #include <string_view>
 
@@ -216,6 +217,7 @@ AttentionExplanation plan(const AttentionShape& shape, const AttentionOptions& o
 
 std::string AttentionExplanation::to_string() const {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << "rule\n"
       << "  mask       " << mask << "\n";
   for (const std::string& note : mask_notes) out << "             " << note << "\n";

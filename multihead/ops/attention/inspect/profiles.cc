@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <locale>
 #include <sstream>
 
 #include "multihead/core/error.h"
@@ -175,6 +176,7 @@ Profile parse_profile(std::string_view name) {
 std::string AttentionProfile::to_string() const {
   const char* rules[] = {"zero", "uniform", "NaN", "error"};
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << name << ": " << source << "\n  mask       " << mask_polarity << "\n  causal     aligned at the "
       << (causal_align == Align::start ? "start" : "end") << "\n  empty row  "
       << rules[static_cast<int>(options.empty_row)] << "\n  scale      ";
