@@ -7,6 +7,7 @@
 #include "multihead/autograd/pending-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/gradient_lock-inl.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 
 namespace multihead {
@@ -14,8 +15,8 @@ namespace {
 
 thread_local Tape* active = nullptr;
 thread_local const Tape* forgetful = nullptr;
-thread_local std::vector<Tape*> alive;  // those that a NoTape hides, too
-thread_local int backwards = 0;         // that run
+thread_local PerThread<std::vector<Tape*>> alive;  // those that a NoTape hides, too
+thread_local int backwards = 0;                    // that run
 
 [[noreturn]] void lost_result() {
   throw ValueError(
@@ -104,14 +105,14 @@ class Tape::OpenUses {
 };
 
 Tape::Tape() : outer_(active) {
-  alive.push_back(this);
+  alive->push_back(this);
   active = this;
 }
 Tape::~Tape() {
   // Tapes nest, but one that ends before those within it must not be found through them.
   if (active == this) active = outer_;
-  std::erase(alive, this);
-  for (Tape* inner : alive) {
+  std::erase(*alive, this);
+  for (Tape* inner : *alive) {
     if (inner->outer_ == this) inner->outer_ = outer_;
   }
   for (const Node& node : nodes_) make_stale(node.outputs);
@@ -124,7 +125,9 @@ detail::ForgetfulTape::ForgetfulTape() : outer_(forgetful) { forgetful = &tape_;
 detail::ForgetfulTape::~ForgetfulTape() { forgetful = outer_; }
 
 NoTape::NoTape() : hidden_(active) { active = nullptr; }
-NoTape::~NoTape() { active = std::ranges::find(alive, hidden_) != alive.end() ? hidden_ : nullptr; }
+NoTape::~NoTape() {
+  active = hidden_ != nullptr && std::ranges::find(*alive, hidden_) != alive->end() ? hidden_ : nullptr;
+}
 
 void Tape::add(std::vector<std::shared_ptr<GradientSlot>> inputs, std::span<Tensor> outputs,
                Backward backward) {
@@ -196,7 +199,7 @@ void Tape::backward(const Tensor& loss, Tensor seed, const LeafComplete& complet
 
 // While a backward runs, what it calls may change leaves that are complete.
 void detail::refuse_pending_backward(std::string_view who) {
-  const bool pending = std::any_of(alive.begin(), alive.end(), [](const Tape* t) { return t->size() > 0; });
+  const bool pending = std::any_of(alive->begin(), alive->end(), [](const Tape* t) { return t->size() > 0; });
   MH_CHECK(
       !pending || backwards > 0, ValueError, who,
       ": a Tape holds operations whose backward() would read what changes here; call backward() first, or "

@@ -6,6 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/quiet_thread.h"
 #include "multihead/distributed/watch-inl.h"
 
 namespace multihead::distributed {
@@ -29,7 +30,7 @@ Watch::Watch(const MpiFunctions& mpi, std::vector<Place> places, double silence,
   for (int rank = 0; rank < mpi_.size; ++rank) {
     if (rank != mpi_.rank && (rank == 0 || mpi_.rank == 0)) peers_.push_back({.rank = rank});
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = quiet_thread([this] { run(); });
 }
 
 void Watch::stop() {

@@ -9,6 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/shape.h"
 
@@ -48,7 +49,7 @@ using detail::put;
 using detail::take;
 
 // Where in the model this thread is, with a dot at the end.
-thread_local std::string path;
+thread_local PerThread<std::string> path;
 
 bool matches(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
@@ -107,7 +108,7 @@ struct PointAccess {
   using Kind = Points::Kind;
 
   static Tensor pass(std::string_view name, const Tensor& x, const detail::PointAxes& axes) {
-    return active_points->pass(path + std::string(name), x, axes);
+    return active_points->pass(*path + std::string(name), x, axes);
   }
   template <class F>
   static void each(const std::string& name, F&& f) {
@@ -130,8 +131,8 @@ struct PointAccess {
   }
   static Mask excluded() {
     Mask mask;
-    if (path.empty()) return mask;
-    const std::string name = path.substr(0, path.size() - 1);
+    if (path->empty()) return mask;
+    const std::string name = path->substr(0, path->size() - 1);
     for (Points::Entry& entry : active_points->entries_) {
       if (entry.kind != Kind::exclude || !matches(entry.pattern, name)) continue;
       entry.met = true;
@@ -139,7 +140,7 @@ struct PointAccess {
     }
     return mask;
   }
-  static void note_headless() { active_points->headless_.insert(path); }
+  static void note_headless() { active_points->headless_.insert(*path); }
   template <class F>
   static void keep(const std::string& name, F&& make) {
     each(name, [&](const Points::Entry& entry) { active_points->kept_[name] = make(entry.part); });
@@ -149,7 +150,7 @@ struct PointAccess {
     std::vector<int64_t> result;
     bool all = false;
     for (const std::string_view part : names) {
-      const std::string name = path + std::string(part);
+      const std::string name = *path + std::string(part);
       each(name, [&](const Points::Entry& entry) {
         all |= entry.part.rows.empty();
         for (const int64_t row : resolved(name, entry.part.rows, size)) result.push_back(row);
@@ -260,13 +261,13 @@ Tensor Points::pass(const std::string& name, const Tensor& x, const detail::Poin
   return y;
 }
 
-PointScope::PointScope(Points& points) : outer_(active_points), outer_path_(std::move(path)) {
+PointScope::PointScope(Points& points) : outer_(active_points), outer_path_(std::move(*path)) {
   active_points = &points;
-  path.clear();
+  path->clear();
 }
 PointScope::~PointScope() {
   active_points = outer_;
-  path = std::move(outer_path_);
+  *path = std::move(outer_path_);
 }
 
 namespace detail {
@@ -275,7 +276,7 @@ Tensor passed(std::string_view name, const Tensor& x, const PointAxes& axes) {
   return PointAccess::pass(name, x, axes);
 }
 
-bool is_asked_for(std::string_view name) { return PointAccess::wants(path + std::string(name)); }
+bool is_asked_for(std::string_view name) { return PointAccess::wants(*path + std::string(name)); }
 
 Mask excluded() { return looking() ? PointAccess::excluded() : Mask(); }
 
@@ -284,16 +285,16 @@ void note_headless() {
 }
 
 int64_t PointPath::push(std::string_view part) {
-  const auto before = static_cast<int64_t>(path.size());
-  if (!part.empty()) path.append(part).append(1, '.');
+  const auto before = static_cast<int64_t>(path->size());
+  if (!part.empty()) path->append(part).append(1, '.');
   return before;
 }
-void PointPath::pop(int64_t length) { path.resize(static_cast<size_t>(length)); }
+void PointPath::pop(int64_t length) { path->resize(static_cast<size_t>(length)); }
 
-bool is_edited(std::string_view name) { return PointAccess::edits(path + std::string(name)); }
+bool is_edited(std::string_view name) { return PointAccess::edits(*path + std::string(name)); }
 
 void keep_made(std::string_view name, FunctionRef<Tensor(const PointPart&)> make) {
-  PointAccess::keep(path + std::string(name), make);
+  PointAccess::keep(*path + std::string(name), make);
 }
 
 std::vector<int64_t> rows_asked(std::initializer_list<std::string_view> names, int64_t size) {

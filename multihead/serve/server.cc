@@ -12,6 +12,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/quiet_thread.h"
 
 namespace multihead::serve {
 namespace {
@@ -83,7 +84,7 @@ Server::Server(RunSockets run, std::vector<Model> models, const ServiceOptions& 
     if (log) log(line);
   };
   http.phase = [this] { return phase(); };
-  thread_ = std::thread([this, run, http = std::move(http)]() mutable { answer(run, std::move(http)); });
+  thread_ = quiet_thread([this, run, http = std::move(http)]() mutable { answer(run, std::move(http)); });
   try {
     port_ = ready_.get_future().get();
   } catch (...) {

@@ -8,6 +8,7 @@
 #include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/core/threads/quiet_thread.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 #include "multihead/serve/service-inl.h"
 
@@ -169,7 +170,7 @@ Service::Impl::Impl(std::vector<Model> loaded, const ServiceOptions& given, std:
     }
     models.emplace_back(std::move(model), options);
   }
-  worker_ = std::thread([this] { work(); });
+  worker_ = quiet_thread([this] { work(); });
 }
 
 Service::Impl::~Impl() {

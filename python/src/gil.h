@@ -24,39 +24,46 @@ auto or_sleep(F&& f) {
 #endif
 }
 
-/// Sleeps for ever once the interpreter is gone: it has forgotten its threads by then, so that asking for its
-/// lock would be reading what was freed.
-inline void sleep_if_finalized() {
-  while (!Py_IsInitialized()) pause();
-}
+/// Whether this thread is the one that shuts the interpreter down and computes meanwhile, for a __del__: it alone holds
+/// the lock then, and nobody waits for it.
+inline thread_local bool is_finalizing = false;
 
 /// Without the interpreter's lock while it lives.
 class Unlocked {
  public:
-  Unlocked() : state_(PyEval_SaveThread()) {}
+  Unlocked() : state_(Py_IsInitialized() ? PyEval_SaveThread() : nullptr), before_(is_finalizing) {
+    is_finalizing = state_ == nullptr;
+  }
   ~Unlocked() {
-    or_sleep([this] { PyEval_RestoreThread(state_); });
+    is_finalizing = before_;
+    if (state_ != nullptr) or_sleep([this] { PyEval_RestoreThread(state_); });
   }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
  private:
   PyThreadState* state_;
+  bool before_;
 };
 
-/// With the interpreter's lock while it lives, whatever the thread had before.
+/// With the interpreter's lock while it lives, whatever the thread had before. Any other thread sleeps for ever once the
+/// interpreter is gone: it has forgotten its threads by then, so that asking for its lock would be reading what was freed.
 class Locked {
  public:
-  Locked() {
-    sleep_if_finalized();
+  Locked() : has_it_(is_finalizing) {
+    if (has_it_) return;
+    while (!Py_IsInitialized()) pause();
     or_sleep([this] { state_ = PyGILState_Ensure(); });
   }
-  ~Locked() { PyGILState_Release(state_); }
+  ~Locked() {
+    if (!has_it_) PyGILState_Release(state_);
+  }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
  private:
-  PyGILState_STATE state_;
+  bool has_it_;
+  PyGILState_STATE state_ = {};
 };
 
 /// Releases the interpreter lock around f().

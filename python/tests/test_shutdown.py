@@ -77,6 +77,22 @@ def test_tensors_in_globals_and_in_atexit_outlive_the_end():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("threads", (1, 2))
+def test_a_del_computes_while_the_interpreter_ends(threads):
+    program = SETUP + (
+        f"mh.set_num_threads({threads})\n"
+        "class Late:\n"
+        "    def __init__(self, work): self.work = work\n"
+        "    def __del__(self): print(self.work(), flush=True)\n"
+        "x = mh.ones((1500, 1500))\n"  # .1 s: Ctrl-C is asked for
+        "late = Late(lambda x=x, product=mh.matmul: product(product(x, x), x)[0, 0].item())\n"
+        "talks = Late(lambda model=model, think=think: len(model.generate([1, 2], max_new_tokens=5, on_token=think)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sorted(ended.stdout.split()) == ["2250000.0", "5"]
+
+
 def test_a_subinterpreter_is_refused():
     pytest.importorskip("_xxsubinterpreters")
     program = (

@@ -20,4 +20,7 @@ class InterruptScope {
   const std::function<void()>* before_;
 };
 
+/// The same check between the parts of work that one thread does without a parallel_for.
+void check_interrupt();
+
 }  // namespace multihead

@@ -19,8 +19,10 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/storage.h"
+#include "multihead/core/threads/float_mode-inl.h"
 #include "multihead/core/threads/interrupt.h"
 #include "multihead/core/threads/parallel-inl.h"
+#include "multihead/core/threads/quiet_thread.h"
 #include "multihead/core/threads/threads.h"
 
 #if defined(__x86_64__)
@@ -39,7 +41,7 @@ thread_local const std::function<void()>* current_check = nullptr;
 
 // The body at one index, unless this thread's region is to stop; the pool's threads have no check.
 void run_index(const FunctionRef<void(int64_t, int)>& body, int64_t index, int worker) {
-  if (current_check != nullptr) (*current_check)();
+  check_interrupt();
   body(index, worker);
 }
 
@@ -107,6 +109,7 @@ class Pool {
     failure_ = nullptr;
     failed_.store(false, std::memory_order_relaxed);
     finished_.store(0, std::memory_order_relaxed);
+    mode_.store(FloatMode::now().bits, std::memory_order_release);
     body_.store(&body, std::memory_order_release);
     count_.store(static_cast<uint32_t>(count), std::memory_order_release);
     ++region_;
@@ -212,19 +215,21 @@ class Pool {
     }
   }
 
-  // Taking a ticket proves that its region is still open, so body_ and count_, read before, belong to it:
+  // Taking a ticket proves that its region is still open, so body_, mode_ and count_, read before, belong to it:
   // they change only after all tickets of the region are gone and reported.
   void take_from(size_t share, int worker, Progress& progress) {
     std::atomic<uint64_t>& own = shares_[share].tickets;
     uint64_t tickets = own.load(std::memory_order_acquire);
     while (left_of(tickets) != 0) {
       const FunctionRef<void(int64_t, int)>* body = body_.load(std::memory_order_acquire);
+      const FloatMode mode = {mode_.load(std::memory_order_acquire)};
       const uint32_t count = count_.load(std::memory_order_acquire);
       if (!own.compare_exchange_weak(tickets, tickets - 1, std::memory_order_acq_rel,
                                      std::memory_order_acquire)) {
         continue;
       }
       progress.count = count;
+      mode.apply();
       try {
         run_index(*body, begin_of(share + 1, count) - left_of(tickets), worker);
       } catch (...) {
@@ -256,6 +261,7 @@ class Pool {
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<const FunctionRef<void(int64_t, int)>*> body_{nullptr};
+  std::atomic<uint64_t> mode_{0};  // the caller's FloatMode
   std::atomic<uint32_t> count_{0};
   std::vector<Share> shares_;
   size_t used_ = 0;  // shares, one per thread there is; fixed before the first region wakes a worker
@@ -309,7 +315,7 @@ Shared& shared() {
 class HostRegion {
  public:
   HostRegion(const HostThreads& host, int64_t count, const FunctionRef<void(int64_t, int)>& body)
-      : host_(host), count_(count), body_(body) {}
+      : host_(host), mode_(FloatMode::now()), count_(count), body_(body) {}
 
   void run() {
     host_.run([](void* region) { static_cast<HostRegion*>(region)->work(); }, this, host_.threads);
@@ -319,6 +325,8 @@ class HostRegion {
  private:
   void work() {
     const HostThreadsScope scope(host_);  // nested calls size their scratch by the same number of workers
+    const FloatMode before = FloatMode::now();
+    mode_.apply();
     current_worker = workers_.fetch_add(1, std::memory_order_relaxed);
     try {
       for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
@@ -329,9 +337,11 @@ class HostRegion {
       if (!failed_.exchange(true)) failure_ = std::current_exception();
     }
     current_worker = -1;
+    before.apply();
   }
 
   const HostThreads& host_;
+  const FloatMode mode_;
   const int64_t count_;
   const FunctionRef<void(int64_t, int)>& body_;
   std::exception_ptr failure_;
@@ -343,7 +353,7 @@ class HostRegion {
 }  // namespace
 
 StartThread& start_thread() {
-  static StartThread start = [](std::function<void()> body) { return std::thread(std::move(body)); };
+  static StartThread start = [](std::function<void()> body) { return quiet_thread(std::move(body)); };
   return start;
 }
 
@@ -376,6 +386,10 @@ InterruptScope::InterruptScope(std::function<void()> check)
   current_check = &check_;
 }
 InterruptScope::~InterruptScope() { current_check = before_; }
+
+void check_interrupt() {
+  if (current_check != nullptr) (*current_check)();
+}
 
 void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
   if (count <= 0) return;

@@ -7,7 +7,9 @@
 #include <sys/resource.h>
 
 #include <grp.h>
+#include <signal.h>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
@@ -110,6 +112,43 @@ TEST(ParallelTest, AnInterruptEndsACallAndNoOther) {
     parallel_for(7, body);
     EXPECT_EQ(asked, 5);
   }
+}
+
+TEST(ParallelTest, EveryThreadRoundsAsTheCaller) {
+  const ThreadCount scope(3);
+  volatile float one = 1, three = 3;
+  std::vector<float> thirds(300);
+  const auto compute = [&] {
+    parallel_for(std::ssize(thirds), [&](int64_t i, int) { thirds[static_cast<size_t>(i)] = one / three; });
+  };
+  compute();
+  for (const int rounding : {FE_UPWARD, FE_TOWARDZERO, FE_TONEAREST}) {
+    std::fesetround(rounding);
+    const float expected = one / three;
+    for (int round = 0; round < 20; ++round) {
+      compute();
+      for (const float third : thirds) ASSERT_EQ(third, expected) << rounding;
+    }
+  }
+}
+
+TEST(ParallelTest, WorkersTakeNoSignals) {
+  const pid_t child = fork();
+  if (child == 0) {
+    set_num_threads(3);
+    parallel_for(100, [](int64_t, int) {});
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, nullptr);
+    kill(getpid(), SIGTERM);
+    int came = 0;
+    sigwait(&term, &came);
+    _exit(came == SIGTERM ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ParallelTest, RegionsBackToBackNeverMixTheirIndices) {

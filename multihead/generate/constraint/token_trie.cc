@@ -1,10 +1,13 @@
 #include "multihead/generate/constraint/token_trie.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <mutex>
 
 #include "multihead/core/error.h"
@@ -136,17 +139,40 @@ TokenSet TokenTrie::allowed(text::grammar::Walker& walker, int32_t state) const 
   return set;
 }
 
-TokenTries token_tries(const text::Tokenizer& tokenizer) {
-  constexpr size_t kKept = 4;
-  struct Kept {
+namespace {
+
+// The tries of the last tokenizers. They outlive every static object.
+struct KeptTries {
+  static constexpr size_t kMost = 4;
+  struct One {
     uint64_t fingerprint;
     TokenTries tries;
   };
-  static std::mutex mutex;
-  static std::deque<Kept> kept;
-  const std::lock_guard lock(mutex);
+  std::mutex mutex;
+  std::deque<One> all;
+
+  static KeptTries& instance() {
+    static KeptTries* const kept = [] {
+      auto* created = new KeptTries;
+      // The child of a fork does not wait for a thread that it does not have.
+      pthread_atfork(nullptr, nullptr, [] {
+        KeptTries& own = instance();
+        if (own.mutex.try_lock()) return own.mutex.unlock();
+        std::construct_at(&own);
+      });
+      return created;
+    }();
+    return *kept;
+  }
+};
+
+}  // namespace
+
+TokenTries token_tries(const text::Tokenizer& tokenizer) {
+  KeptTries& kept = KeptTries::instance();
+  const std::lock_guard lock(kept.mutex);
   const uint64_t fingerprint = tokenizer.fingerprint();
-  for (const Kept& one : kept) {
+  for (const KeptTries::One& one : kept.all) {
     if (one.fingerprint == fingerprint) return one.tries;
   }
   TokenTries tries = {.rest = std::make_shared<TokenTrie>(tokenizer)};
@@ -154,8 +180,8 @@ TokenTries token_tries(const text::Tokenizer& tokenizer) {
   const bool differs =
       tokenizer.kind() != text::Tokenizer::Kind::bpe && tokenizer.kind() != text::Tokenizer::Kind::characters;
   tries.first = differs ? std::make_shared<TokenTrie>(tokenizer, true) : tries.rest;
-  kept.push_front({fingerprint, tries});
-  if (kept.size() > kKept) kept.pop_back();
+  kept.all.push_front({fingerprint, tries});
+  if (kept.all.size() > KeptTries::kMost) kept.all.pop_back();
   return tries;
 }
 

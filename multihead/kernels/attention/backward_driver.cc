@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "multihead/core/threads/parallel.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/attention/backward_jobs-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 
@@ -195,7 +196,8 @@ void decide_backward(BackwardCall& call) {
 
 void run_backward(BackwardCall call) {
   AttentionProblem p = *call.forward.p;
-  static thread_local std::vector<uint8_t> classes;
+  static thread_local PerThread<std::vector<uint8_t>> kept_classes;
+  std::vector<uint8_t>& classes = *kept_classes;
   if (p.keep && !p.keep_classes) {
     classes.resize(static_cast<size_t>(attention_keep_classes_size(p)));
     attention_keep_classes(p, classes.data());

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "multihead/core/threads/parallel.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/kernels/cpu/float_environment-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
@@ -14,12 +15,12 @@ namespace multihead::kernels {
 namespace {
 
 float* worker_scratch(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get<float>(static_cast<size_t>(floats));
+  static thread_local PerThread<Scratch> scratch;
+  return scratch->get<float>(static_cast<size_t>(floats));
 }
 float* job_memory(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get<float>(static_cast<size_t>(floats));
+  static thread_local PerThread<Scratch> scratch;
+  return scratch->get<float>(static_cast<size_t>(floats));
 }
 
 // f(sums of the head, its table, the table's gradient, numbers in a row, in a row of the sums, factor) for each table of

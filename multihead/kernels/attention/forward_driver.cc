@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "multihead/core/threads/parallel.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/attention/driver-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
@@ -28,13 +29,13 @@ struct DriverBuffers {
 };
 
 DriverBuffers& buffers() {
-  static thread_local DriverBuffers instance;
-  return instance;
+  static thread_local PerThread<DriverBuffers> instance;
+  return *instance;
 }
 
 float* tile_scratch(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get<float>(static_cast<size_t>(floats));
+  static thread_local PerThread<Scratch> scratch;
+  return scratch->get<float>(static_cast<size_t>(floats));
 }
 
 // Tiles that may share staged keys and values.

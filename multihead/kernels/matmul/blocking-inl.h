@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 
 namespace multihead::kernels {
@@ -30,8 +31,8 @@ inline constexpr int64_t kPackHere =
 inline constexpr int64_t kReadCost = 32;  // flops that take as long as reading a float of B from memory
 inline constexpr int64_t kFewRows = 8;    // up to this many rows of C, reading B is what takes the time
 
-inline thread_local Scratch shared_scratch;   // packed B, read by every thread of one product
-inline thread_local Scratch private_scratch;  // this thread's packed A
+inline thread_local PerThread<Scratch> shared_scratch;   // packed B, read by every thread of one product
+inline thread_local PerThread<Scratch> private_scratch;  // this thread's packed A
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "multihead/core/threads/interrupt.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/caches.h"
 #include "multihead/kernels/matmul/blocking-inl.h"
@@ -175,7 +176,7 @@ struct RowsOfA {
   template <class T>
   void copy(const T* from, int64_t from_stride, int64_t rows, int64_t count) {
     const int64_t row = k + kLine<Real>;  // rows a power of two apart would share sets of the L1 cache
-    Real* to = private_scratch.get<Real>(static_cast<size_t>(rows * (packed ? k : row)));
+    Real* to = private_scratch->get<Real>(static_cast<size_t>(rows * (packed ? k : row)));
     data = to;
     if (packed) return PackA<Engine>(from, from_stride, rows, count, to);
     for (int64_t i = 0; i < rows; ++i) CopyAlong<Engine>(from + i * from_stride, count, to + i * row);
@@ -187,7 +188,7 @@ struct RowsOfA {
   void transpose(const Real* from, int64_t from_stride, int64_t rows) {
     constexpr int64_t lanes = kLanesOf<Real>;
     const int64_t row = k + kLine<Real>;  // as in copy
-    Real* to = private_scratch.get<Real>(static_cast<size_t>(rows * row));
+    Real* to = private_scratch->get<Real>(static_cast<size_t>(rows * row));
     for (int64_t i = 0; i < k; i += lanes) {
       PackTransposed<Engine>(from + i * from_stride, from_stride, std::min(lanes, k - i), rows, to + i, row);
     }
@@ -475,8 +476,9 @@ void MultiplyWith(const typename Engine::Args& g) {
   for (int64_t n = 0; n < g.n; n += chunk_n) {
     const Panels<Engine> panels(n, std::min(n + chunk_n, g.n));
     const auto words = static_cast<size_t>(chunk_k * panels.vectors * lanes);
-    Real* packed = in_place ? nullptr : shared_scratch.get<Real>(words);
+    Real* packed = in_place ? nullptr : shared_scratch->get<Real>(words);
     for (int64_t k = 0; k < all_k; k += chunk_k) {
+      check_interrupt();
       MultiplyChunk(Chunk<Engine>{product, panels, k, std::min(k + chunk_k, all_k), packed}, threads);
     }
   }

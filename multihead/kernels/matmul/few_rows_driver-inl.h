@@ -80,7 +80,7 @@ template <int NV, class Engine>
 void FewRowsInPlace(const Product<Engine>& p, Columns columns) {
   const EngineArgs& g = p.g;
   const int64_t side_by_side = g.m <= 6 ? 8 : kChain, count = columns.end - columns.begin;
-  float* chains = private_scratch.get<float>(static_cast<size_t>(g.m * count));  // that are not at their end
+  float* chains = private_scratch->get<float>(static_cast<size_t>(g.m * count));  // that are not at their end
   for (int64_t k = 0; k < p.words; k += side_by_side) {
     GemmTileArgs t{};
     t.k = std::min(side_by_side, p.words - k);

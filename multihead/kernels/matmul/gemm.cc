@@ -42,7 +42,7 @@ void multiply_widened(const EngineArgs& g) {
   for (int64_t i = 0; i < g.m && g.c != nullptr && !g.accumulate; ++i)
     std::fill_n(g.c + i * g.ldc, g.n, 0.0f);
   const auto columns = static_cast<size_t>(g.n);
-  float* zeros = private_scratch.get<float>(columns);
+  float* zeros = private_scratch->get<float>(columns);
   std::fill_n(zeros, columns, 0.0f);
   finish_block(g, {0, g.m, 0, g.n, zeros, 0});
 }

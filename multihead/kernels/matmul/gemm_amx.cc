@@ -18,6 +18,7 @@
 #include <atomic>
 
 #include "multihead/core/threads/parallel.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/matmul/amx_panels-inl.h"
 
 namespace multihead::kernels {
@@ -28,7 +29,7 @@ constexpr int64_t kSumBytes = 800 << 10;   // of sums of columns
 constexpr int64_t kSharedBytes = 1 << 24;  // packed for all threads at once
 constexpr int64_t kTaskPanels = 4;
 
-thread_local Scratch packed_columns;  // this thread's Y, and its sums
+thread_local PerThread<Scratch> packed_columns;  // this thread's Y, and its sums
 
 // Runs body(0) … body(count - 1), on one thread if there is no more.
 template <class Body>
@@ -96,7 +97,7 @@ class PanelOfRows {
 void multiply_panels(const TileProduct& p, const PackedTiles& y, int64_t first_pair, Range pairs,
                      Range panels, bool not_finite) {
   const int64_t panel_words = p.steps() * p.step_words();
-  auto* memory = private_scratch.get<uint16_t>(
+  auto* memory = private_scratch->get<uint16_t>(
       static_cast<size_t>(panel_words + panel_sums(p, pairs.end - pairs.begin) * 2));
   BlockWriter out(p);
   PanelOfRows rows(p, memory);
@@ -141,7 +142,7 @@ void by_panels(const TileProduct& p, int threads) {
     return share(threads, tasks, [&](int64_t task) {
       const Range own = part_of(pairs, task, tasks);
       const auto words = static_cast<size_t>((own.end - own.begin) * pair_bytes / 2);
-      const PackedTiles y{packed_columns.get<uint16_t>(words), p.steps(), p.step_words()};
+      const PackedTiles y{packed_columns->get<uint16_t>(words), p.steps(), p.step_words()};
       multiply_panels(p, y, own.begin, own, {0, p.panels()}, pack_pairs(p, own, y, 0));
     });
   }
@@ -149,7 +150,7 @@ void by_panels(const TileProduct& p, int threads) {
   for (int64_t c = 0; c < chunks; ++c) {
     const Range chunk = part_of(pairs, c, chunks);
     const int64_t count = chunk.end - chunk.begin;
-    const PackedTiles y{shared_scratch.get<uint16_t>(static_cast<size_t>(count * pair_bytes / 2)), p.steps(),
+    const PackedTiles y{shared_scratch->get<uint16_t>(static_cast<size_t>(count * pair_bytes / 2)), p.steps(),
                         p.step_words()};
     std::atomic<bool> not_finite{false};
     const int64_t packers = std::min<int64_t>(count, threads == 1 ? 1 : kTasksPerThread * threads);
@@ -195,7 +196,7 @@ class ColumnRun {
     const int64_t panels = ceil_div(x_.lines.end - x_.lines.begin, kBlockLines),
                   count = pairs.end - pairs.begin;
     const int64_t y_words = count * ceil_div(p_.steps(), blocks) * p_.step_words();
-    auto* words = packed_columns.get<uint16_t>(
+    auto* words = packed_columns->get<uint16_t>(
         static_cast<size_t>(y_words + (blocks > 1 ? 2 * panels * count * kBlockSums : 0)));
     sums_ = reinterpret_cast<float*>(words + y_words);
     bool not_finite = false;
@@ -261,7 +262,7 @@ void columns_of(const TileProduct& p, Range lines, int threads) {
       threads > 1 && tasks * (lines.end - lines.begin) <= p.y.lines) {
     return share(threads, tasks, [&](int64_t task) {
       const PackedX x{
-          {private_scratch.get<uint16_t>(words(block)), block, p.step_words()}, lines, true, &not_finite};
+          {private_scratch->get<uint16_t>(words(block)), block, p.step_words()}, lines, true, &not_finite};
       ColumnRun(p, x).multiply(part_of(pairs, task, tasks), true);
     });
   }
@@ -272,7 +273,7 @@ void columns_of(const TileProduct& p, Range lines, int threads) {
   const bool one_block = chunks == 1;
   const int64_t kept = one_block ? block : p.steps();
   const PackedX x{
-      {shared_scratch.get<uint16_t>(words(kept)), kept, p.step_words()}, lines, one_block, &not_finite};
+      {shared_scratch->get<uint16_t>(words(kept)), kept, p.step_words()}, lines, one_block, &not_finite};
   if (threads == 1) {
     ColumnRun run(p, x);
     for (int64_t c = 0; c < chunks; ++c) run.multiply(part_of(pairs, c, chunks), c == 0);
@@ -299,7 +300,7 @@ class FewRows {
  public:
   explicit FewRows(TileProduct& product) : p_(product), tiles_(amx_strips(p_.x.lines)) {
     p_.swap();
-    auto* words = shared_scratch.get<uint16_t>(static_cast<size_t>(p_.steps() * tiles_ * kAmxWords));
+    auto* words = shared_scratch->get<uint16_t>(static_cast<size_t>(p_.steps() * tiles_ * kAmxWords));
     rows_ = {words, 2 * kAmxWords, kAmxWords, tiles_ * kAmxWords, 0};
     amx_pack(p_.y.part(0, p_.y.lines, 0, p_.y.k), AmxSide::columns, 1, NotFinite::keep, rows_);
   }
@@ -308,7 +309,7 @@ class FewRows {
   void multiply(Range panels) {
     BlockWriter out(p_);
     alignas(64) float sums[kAmxLines * kWideStride], turned[2 * kBlockSums];
-    auto* edge = private_scratch.get<uint16_t>(static_cast<size_t>(p_.steps() * kAmxWords));
+    auto* edge = private_scratch->get<uint16_t>(static_cast<size_t>(p_.steps() * kAmxWords));
     for (int64_t i = panels.begin; i < panels.end; ++i) {
       const int64_t first = i * kBlockLines, count = std::min(kBlockLines, p_.x.lines - first);
       for (int64_t half = 0; half < count; half += kAmxLines) {

@@ -1,3 +1,4 @@
+#include "multihead/core/threads/interrupt.h"
 #include "multihead/kernels/matmul/testing-inl.h"
 
 namespace multihead::kernels::gemm_testing {
@@ -173,6 +174,21 @@ TEST_F(GemmTest, BatchesEqualSingleProducts) {
 }
 
 // f64 is the specification of gradients: its order is fixed as that of f32 is.
+TEST_F(GemmTest, AnInterruptEndsTheProductOfOneThread) {
+  const int before = num_threads();
+  set_num_threads(1);
+  const Problem p({64, 64, 8 * 1024}, {});
+  int64_t asked = 0;
+  {
+    const InterruptScope scope([&] {
+      if (++asked == 3) throw ValueError("enough");
+    });
+    EXPECT_THROW(p.run(), ValueError);
+  }
+  EXPECT_EQ(asked, 3);
+  set_num_threads(before);
+}
+
 TEST_F(GemmTest, F64SumsAreChainsOf128OnAnyNumberOfThreads) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> real(-1, 1);

@@ -17,6 +17,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/groups.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/quantized/groups-inl.h"
 
@@ -31,7 +32,7 @@ constexpr int64_t kBlockBytes = 256 << 10;   // of quantised rows that stay in L
 // fewer.
 constexpr int64_t kLastTileRows = 11;  // of q8; of the others 16
 
-thread_local Scratch stored_rows;  // of a weight that is packed
+thread_local PerThread<Scratch> stored_rows;  // of a weight that is packed
 
 }  // namespace
 }  // namespace multihead::kernels
@@ -212,9 +213,9 @@ void MultiplyGroupPanels(const PackedLinearArgs& p, const groups::QuantizedRows&
 }
 
 void MultiplyGroups(const PackedLinearArgs& p) {
-  static thread_local Scratch scratch;
+  static thread_local PerThread<Scratch> scratch;
   const int64_t count = p.rows * groups::groups_of(p.in);
-  auto* floats = scratch.get<float>(static_cast<size_t>(count * (2 + kWeightGroup / 4)));
+  auto* floats = scratch->get<float>(static_cast<size_t>(count * (2 + kWeightGroup / 4)));
   const groups::QuantizedRows x{reinterpret_cast<int8_t*>(floats + 2 * count),
                                 groups::groups_of(p.in) * kWeightGroup, floats, floats + count};
   share_rows(p, [&](int64_t begin, int64_t end) { QuantizeGroups(p, x, begin, end); });
@@ -351,7 +352,7 @@ void pack_stored(const WeightFormat& format, const StoredWeight& from, int64_t o
                 step = panels * kPanelColumns, of_block = stored.block / kWeightGroup;
   parallel_for((out + step - 1) / step, [&](int64_t task, int) {
     const int64_t begin = task * step, end = std::min(begin + step, out);
-    auto* rows = stored_rows.get<uint8_t>(static_cast<size_t>((end - begin) * row_bytes));
+    auto* rows = stored_rows->get<uint8_t>(static_cast<size_t>((end - begin) * row_bytes));
     from.read(begin, end - begin, rows);
     for (int64_t row = begin; row < end; row += kPanelColumns) {
       const uint8_t* first = rows + (row - begin) * row_bytes;

@@ -15,6 +15,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/groups_on_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/quantized/groups-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_QUANTIZED_GROUPS_ON_TILES_ONCE
@@ -119,7 +120,7 @@ namespace {
 constexpr int64_t kSerialFlops = 4'000'000;  // below, starting threads costs more than it saves
 constexpr int64_t kChunkBytes = 1 << 20;     // of unpacked panels: half of an L2
 
-thread_local Scratch quantized_rows, unpacked_panels;
+thread_local PerThread<Scratch> quantized_rows, unpacked_panels;
 
 class GroupPanels {
  public:
@@ -137,7 +138,7 @@ class GroupPanels {
     const int64_t floats = count_ * kAmxLines, bytes = count_ * kGroupTileBytes + 12 * floats;
     const int64_t blocks = (p_.rows + kAmxLines - 1) / kAmxLines;
     const int64_t most = blocks == 1 ? 1 : std::clamp<int64_t>(kChunkBytes / bytes, 1, end - begin);
-    auto* memory = unpacked_panels.get<char>(static_cast<size_t>(most * bytes));
+    auto* memory = unpacked_panels->get<char>(static_cast<size_t>(most * bytes));
     for (int64_t first = begin; first < end; first += most) {
       const int64_t last = std::min(first + most, end);
       for (int64_t i = first; i < last; ++i) HWY_DYNAMIC_DISPATCH(UnpackPanel)
@@ -209,7 +210,7 @@ void packed_groups_on_tiles(const PackedLinearArgs& p, TileUnit unit) {
   const int64_t stride = ((count + 1) / 2 | 1) * 64, floats = blocks * count * kAmxLines;
   const int64_t arrays = format_of(p.dtype).groups.has_min ? 2 : 1;  // scales, and sums for the minima
   auto* memory =
-      quantized_rows.get<float>(static_cast<size_t>(arrays * floats + blocks * kAmxLines * stride / 4));
+      quantized_rows->get<float>(static_cast<size_t>(arrays * floats + blocks * kAmxLines * stride / 4));
   const groups::QuantizedRows x{reinterpret_cast<int8_t*>(memory + arrays * floats), stride, memory,
                                 arrays == 2 ? memory + floats : nullptr, kAmxLines};
   std::fill_n(x.values + p.rows * stride, (blocks * kAmxLines - p.rows) * stride, int8_t{0});

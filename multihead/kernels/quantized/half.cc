@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/half.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/matmul/engine_pairs-inl.h"
 #include "multihead/kernels/matmul/pack-inl.h"
 #include "multihead/kernels/quantized/float_panel-inl.h"
@@ -23,8 +24,8 @@
 namespace multihead::kernels::half {
 namespace {
 
-thread_local Scratch rounded_rows;  // of x, in pairs
-thread_local Scratch stored_rows;   // of a weight that is packed
+thread_local PerThread<Scratch> rounded_rows;  // of x, in pairs
+thread_local PerThread<Scratch> stored_rows;   // of a weight that is packed
 
 // The first k, a multiple of four, of a panel without padding, four of four rows at a time. Returns how many.
 int64_t transpose_whole(const Float16* rows, int64_t stride, int64_t width, int64_t columns, int64_t in,
@@ -126,7 +127,7 @@ void MultiplyPanelsOfPairs(const PackedLinearArgs& p, const PackedRows& x) {
 
 void MultiplyPairsPacked(const PackedLinearArgs& p) {
   const int64_t words = (p.in + 1) / 2, stride = words + kLanes;  // rows a power of two apart share sets
-  float* rows = half::rounded_rows.get<float>(static_cast<size_t>(p.rows * stride));
+  float* rows = half::rounded_rows->get<float>(static_cast<size_t>(p.rows * stride));
   const auto round = [&](int64_t i) HWY_ATTR { CopyAlong<Pairs>(p.x + i * p.ldx, p.in, rows + i * stride); };
   if (p.rows <= kPackedFewRows) {
     for (int64_t i = 0; i < p.rows; ++i) round(i);
@@ -185,7 +186,7 @@ void pack(const WeightFormat& format, const float* weight, int64_t stride, int64
 void pack_stored(const WeightFormat&, const StoredWeight& weight, int64_t out, int64_t in, void* packed) {
   parallel_for((out + kColumns - 1) / kColumns, [&](int64_t i, int) {
     const int64_t begin = i * kColumns, count = std::min(kColumns, out - begin);
-    auto* rows = stored_rows.get<Float16>(static_cast<size_t>(count * in));
+    auto* rows = stored_rows->get<Float16>(static_cast<size_t>(count * in));
     weight.read(begin, count, reinterpret_cast<uint8_t*>(rows));
     pack_panel(rows, in, Place(begin, out), count, in, static_cast<Float16*>(packed));
   });

@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/quantized/int8-inl.h"
 #include "multihead/kernels/quantized/integers-inl.h"
@@ -35,13 +36,13 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::kernels::HWY_NAMESPACE {
 
 void PackInt8(const float* weight, int64_t stride, int64_t out, int64_t in, void* packed) {
-  static thread_local Scratch scratch;
+  static thread_local PerThread<Scratch> scratch;
   const int64_t padded = int8::padded_columns(out), groups = int8::groups_of(in);
   const int8::PackedInt8 parts(packed, out, in);
   auto* weights = static_cast<int8_t*>(packed);
   auto* starts = const_cast<int32_t*>(parts.starts);
   auto* scales = const_cast<float*>(parts.scales);
-  auto* row = scratch.get<int16_t>(static_cast<size_t>(groups * int8::kGroup));
+  auto* row = scratch->get<int16_t>(static_cast<size_t>(groups * int8::kGroup));
   for (int64_t j = 0; j < padded; ++j) {
     const int64_t first = j / int8::kPanelColumns * int8::kPanelColumns;
     const int64_t width = std::min(int8::kPanelColumns, padded - first);
@@ -104,10 +105,10 @@ void QuantizeInt8Rows(const PackedLinearArgs& p, int64_t stride, int8_t* rows, f
 }
 
 void MultiplyInt8(const PackedLinearArgs& p) {
-  static thread_local Scratch scratch;
+  static thread_local PerThread<Scratch> scratch;
   const ByteSums sums = BestByteSums(p.rows);
   const int64_t stride = int8::groups_of(p.in) * int8::kGroup;
-  auto* scales = scratch.get<float>(static_cast<size_t>(p.rows + p.rows * stride / 2));
+  auto* scales = scratch->get<float>(static_cast<size_t>(p.rows + p.rows * stride / 2));
   Int8Tile t{};
   t.x = scales + p.rows;
   t.x_stride = stride;

@@ -2,6 +2,7 @@
 // rows go past a whole panel at once, which so is read in order.
 #include <algorithm>
 
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/matmul/amx_panels-inl.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
 #include "multihead/kernels/quantized/half.h"
@@ -24,7 +25,7 @@ class PackedPanels {
   PackedPanels(const void* packed, int64_t rows, int64_t out, int64_t begin, int64_t end)
       : packed_(static_cast<const char*>(packed)), rows_(rows), out_(out), first_(begin) {
     if (rows % kAmxLines == 0) return;
-    last_ = ends_of_panels.get<char>(static_cast<size_t>((end - begin) * kEndBytes));
+    last_ = ends_of_panels->get<char>(static_cast<size_t>((end - begin) * kEndBytes));
     std::fill_n(last_, (end - begin) * kEndBytes, char{0});
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = rows / kAmxLines * kAmxLines; k < rows; ++k) {
@@ -46,7 +47,7 @@ class PackedPanels {
 
  private:
   static constexpr int64_t kEndBytes = kColumns * 64;
-  inline static thread_local Scratch ends_of_panels;
+  inline static thread_local PerThread<Scratch> ends_of_panels;
 
   const char* panel(int64_t i) const { return packed_ + i * kColumns * 4 * rows_; }
   int64_t row_of(int64_t i) const { return 4 * std::min(kColumns, (out_ - i * kColumns + 15) / 16 * 16); }
@@ -79,7 +80,7 @@ void multiply_many(const TileProduct& p, const XOf& x_of, const PackedPanels& y,
   const int64_t panel_bytes = p.steps() * kAmxStep * kColumns * 2;
   const int64_t most = std::max<int64_t>(1, kPanelBytes / panel_bytes), chunks = ceil_div(end - begin, most);
   BlockWriter out(p);
-  auto* sums = private_scratch.get<float>(static_cast<size_t>(panel_sums(p, most * kPairsOfPanel)));
+  auto* sums = private_scratch->get<float>(static_cast<size_t>(panel_sums(p, most * kPairsOfPanel)));
   PanelRun run{p, out, sums};
   for (int64_t c = 0; c < chunks; ++c) {
     const int64_t first = begin + (end - begin) * c / chunks, last = begin + (end - begin) * (c + 1) / chunks;
@@ -112,7 +113,7 @@ void packed_linear_on_tiles(const PackedLinearArgs& args, TileUnit unit) {
   const EngineArgs g = product_of(args, args.in);
   const TileProduct p(g, {}, unit);
   PackedTiles x{nullptr, p.steps(), p.step_words()};
-  x.words = shared_scratch.get<uint16_t>(static_cast<size_t>(p.panels() * p.steps() * p.step_words()));
+  x.words = shared_scratch->get<uint16_t>(static_cast<size_t>(p.panels() * p.steps() * p.step_words()));
   const auto pack = [&](int64_t begin, int64_t end) {
     const AmxOperand rows = p.x.part(begin, end - begin, 0, p.x.k);
     amx_pack(rows, AmxSide::rows, 1, NotFinite::keep, x.places(begin / kBlockLines, 0));
@@ -127,7 +128,7 @@ void packed_int8_on_tiles(const PackedLinearArgs& args, TileUnit unit) {
   TileProduct p(g, {}, unit);
   // Whole panels of rows of whole steps, at a distance that spreads them over the sets of L1.
   const int64_t stride = (p.steps() | 1) * 64, rows = p.panels() * kBlockLines;
-  auto* scales = shared_scratch.get<float>(static_cast<size_t>(rows + rows * stride / 4));
+  auto* scales = shared_scratch->get<float>(static_cast<size_t>(rows + rows * stride / 4));
   auto* values = reinterpret_cast<int8_t*>(scales + rows);
   int8::quantize_rows(args, stride, values, scales);
   std::fill_n(values + args.rows * stride, (rows - args.rows) * stride, int8_t{0});

@@ -13,6 +13,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/threads/parallel.h"
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/reduce/row_exp-inl.h"
 
@@ -139,9 +140,9 @@ void softmax_backward(const float* y, const float* dy, float* dx, Rows rows) {
 void softmax(const BFloat16* x, BFloat16* y, float* exact, Rows rows) {
   const auto run = HWY_DYNAMIC_DISPATCH(SoftmaxBf16Run);
   for_rows(rows, [&](int64_t at, Rows part) {
-    static thread_local Scratch scratch;
+    static thread_local PerThread<Scratch> scratch;
     if (exact != nullptr) return run(x + at, y + at, exact + at, rows.size, part);
-    run(x + at, y + at, scratch.get<float>(static_cast<size_t>(rows.size)), 0, part);
+    run(x + at, y + at, scratch->get<float>(static_cast<size_t>(rows.size)), 0, part);
   });
 }
 void log_softmax(const float* x, float* y, Rows rows) {

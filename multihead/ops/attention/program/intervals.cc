@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/ops/attention/program/program-inl.h"
 
 namespace multihead::program {
@@ -137,7 +138,8 @@ void evaluate_all(const ScoreProgram& program, const Box& box, std::vector<Inter
 }  // namespace
 
 kernels::BlockClass ScoreProgram::classify(const kernels::KeepTile& t, int64_t offset) const {
-  thread_local std::vector<Interval> ranges;
+  thread_local PerThread<std::vector<Interval>> kept;
+  std::vector<Interval>& ranges = *kept;
   const Box box{{t.batch, t.batch},
                 {t.head, t.head},
                 {t.query_begin + offset, t.query_begin + offset + t.query_count - 1},

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "multihead/core/threads/per_thread.h"
 #include "multihead/ops/attention/program/program-inl.h"
 
 namespace multihead::program {
@@ -39,8 +40,8 @@ struct Registers {
 
 template <class T>
 Registers<T>& registers() {
-  thread_local Registers<T> instance;
-  return instance;
+  thread_local PerThread<Registers<T>> instance;
+  return *instance;
 }
 
 struct Place {
