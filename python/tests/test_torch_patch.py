@@ -339,3 +339,18 @@ def test_calls_for_weights_are_counted(needed, count):
     with mt.patch(always=True) as record:
         torch.nn.MultiheadAttention(16, 2, batch_first=True)(x, x, x, *needed)
     assert record.fallbacks == count
+
+
+@pytest.mark.parametrize("nests", (True, False))
+def test_what_an_encoder_gives_at_the_padding_is_as_without_patch(nests):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, 0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(32), enable_nested_tensor=nests).eval()
+    x, padding = torch.randn(2, 9, 32), torch.zeros(2, 9, dtype=torch.bool)
+    padding[1, 5:] = True
+    with torch.no_grad():
+        want = encoder(x, src_key_padding_mask=padding)
+        with mt.patch(always=True) as record:
+            out = encoder(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-4)
+    assert (record.calls == 0) == nests == any("padding" in reason for reason in record.reasons)

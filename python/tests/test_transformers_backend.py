@@ -94,6 +94,46 @@ def test_chosen_rows(models, batch):
         ours.set_attn_implementation("multihead")
 
 
+def without_sdpa():
+    """Models that transformers refuses "sdpa": their modules say of no decoder that it is causal, of no encoder that it
+    is not, and NLLB-MoE's experts read the mask, too."""
+    t = transformers
+    layers = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes = {"vocab_size": 61, "d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, **layers}
+    off = {"dropout": 0, "attention_dropout": 0, "activation_dropout": 0, "max_position_embeddings": 64}
+    moe = {"num_experts": 2, "encoder_sparse_step": 2, "decoder_sparse_step": 2, "router_jitter_noise": 0.0}
+    yield t.PegasusXModel, t.PegasusXConfig(**sizes, **off, block_size=4, num_global_tokens=4)
+    yield t.NllbMoeModel, t.NllbMoeConfig(**sizes, **off, **moe, encoder_layerdrop=0, decoder_layerdrop=0)
+    yield t.SplinterModel, t.SplinterConfig(**ROTARY, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+
+
+@pytest.mark.parametrize("kind, config", list(without_sdpa()), ids=lambda x: getattr(x, "model_type", ""))
+def test_models_without_sdpa_are_as_causal_as_eager_ones(kind, config, batch):
+    mt.register_attention()
+    eager, ours = (kind._from_config(copy.deepcopy(config), attn_implementation=how).eval() for how in ("eager", "multihead"))
+    ours.load_state_dict(eager.state_dict())
+    for mask in ({}, {"attention_mask": batch["attention_mask"]}):
+        inputs = {"input_ids": batch["input_ids"], **mask}
+        if config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = batch["input_ids"].flip(1)
+        with torch.no_grad():
+            out, want = ours(**inputs)[0], eager(**inputs)[0]
+        rows = batch["attention_mask"].bool() if mask and not config.is_encoder_decoder else slice(None)
+        torch.testing.assert_close(out[rows], want[rows], atol=2e-5, rtol=1e-4)
+
+
+def test_a_static_cache_with_relative_positions(batch):
+    mt.register_attention()
+    config = transformers.T5Config(vocab_size=61, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0)
+    kind, found = transformers.T5ForConditionalGeneration, []
+    for how in ("eager", "multihead"):
+        torch.manual_seed(0)
+        model = kind._from_config(copy.deepcopy(config), attn_implementation=how).eval()
+        start = {"decoder_input_ids": batch["input_ids"][:, :7], "max_new_tokens": 5, "min_new_tokens": 5}
+        found.append(model.generate(**batch, **start, decoder_start_token_id=0, cache_implementation="static"))
+    assert torch.equal(*found)
+
+
 def test_what_is_refused():
     mt.register_attention()
     config = transformers.Gemma2Config(**ROTARY, num_key_value_heads=2, head_dim=8, attn_logit_softcapping=50.0)

@@ -125,11 +125,15 @@ def _call_module(module, *args, **kwargs):
     if not blocks:
         return call(module, *args, **kwargs)
     record, _ = blocks[-1]
-    if not any(isinstance(x, torch.Tensor) and x.is_nested for x in (*args, *kwargs.values())):
+    if any(isinstance(x, torch.Tensor) and x.is_nested for x in (*args, *kwargs.values())):
+        record.left_to_pytorch(_torch_guards.NOT_DENSE)
+    elif _leaves_padding_out(module, args, kwargs):
+        if not torch.is_grad_enabled():
+            record.left_to_pytorch("padding that nn.TransformerEncoder leaves out")
+    else:
         if _needs_weights(module, args, kwargs):
             record.left_to_pytorch("need_weights=True")
         return call(module, *args, **kwargs)
-    record.left_to_pytorch(_torch_guards.NOT_DENSE)
     with _lock:
         _nested_calls += 1
         _set_fast_path()
@@ -152,7 +156,14 @@ def _needs_weights(module, args, kwargs):
     return isinstance(needed, int) and bool(needed)
 
 
-_MODULES = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
+def _leaves_padding_out(module, args, kwargs):
+    """Whether nn.TransformerEncoder may make a nested tensor of its input: its output is zero at the padding then."""
+    if not (isinstance(module, torch.nn.TransformerEncoder) and module.use_nested_tensor) or module.training:
+        return False
+    return (args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")) is not None
+
+
+_MODULES = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 
 
 def _begin(block):
@@ -193,7 +204,8 @@ def patch(*, always=False):
     without), unless `always`. The context object counts both: `with patch() as p: …; print(p)`. The patch is
     process-wide while a block runs; blocks may nest, overlap and run in several threads, and the newest one counts.
     The fused inference path of nn.MultiheadAttention and nn.TransformerEncoder, which has its own attention, is
-    disabled meanwhile, except for nested tensors.
+    disabled meanwhile, except for nested tensors and those that nn.TransformerEncoder makes of padded inputs, whose output
+    is zero at the padding (enable_nested_tensor=False keeps it from that).
     """
     block = (Patch(), always)
     _begin(block)

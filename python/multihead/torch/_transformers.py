@@ -34,17 +34,30 @@ def _causal(queries, keys):
     return torch.ones(queries, keys, dtype=torch.bool).tril()
 
 
+def _models_of(config_class):
+    """The models of a configuration that are loaded, each with the names of its module."""
+    prefix = config_class.__module__.rpartition(".")[0] + ".modeling_"
+    modules = [vars(m) for name, m in list(sys.modules.items()) if name.startswith(prefix)]
+    return [
+        (c, m) for m in modules for c in list(m.values())
+        if getattr(c, "config_class", None) is config_class and c.__module__ == m["__name__"]
+    ]  # fmt: skip
+
+
 @functools.cache
 def _computes_its_own(config_class):
     """Whether the models of a configuration leave AttentionInterface aside. BLOOM, MPNet, … would add our boolean masks to
     their scores; transformers asks no other backend's leave."""
-    prefix = config_class.__module__.rpartition(".")[0] + ".modeling_"
-    modules = [vars(m) for name, m in list(sys.modules.items()) if name.startswith(prefix)]
-    models = [
-        (c, m) for m in modules for c in list(m.values())
-        if getattr(c, "config_class", None) is config_class and c.__module__ == m["__name__"]
-    ]  # fmt: skip
+    models = _models_of(config_class)
     return bool(models) and not any(c._supports_attention_backend or "ALL_ATTENTION_FUNCTIONS" in m for c, m in models)
+
+
+@functools.cache
+def _says_what_is_causal(config_class):
+    """Whether is_causal of the models' modules can be trusted where no mask is given. Models that transformers refuses
+    "sdpa" (NLLB-MoE, PEGASUS-X, Splinter, …) have decoders that say False, and encoders that say nothing."""
+    models = _models_of(config_class)
+    return bool(models) and all(c._supports_sdpa for c, _ in models)
 
 
 def _wants_weights(module, options):
@@ -69,14 +82,16 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
     gradient. Soft-capped scores and attention sinks are refused: such models keep another implementation.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import eager_mask, sdpa_mask
 
-    torch.compiler.assume_constant_result(_computes_its_own.__wrapped__)  # here, as it imports the compiler
+    for asked in (_computes_its_own, _says_what_is_causal):
+        torch.compiler.assume_constant_result(asked.__wrapped__)  # here, as it imports the compiler
 
     def make_mask(*args, config=None, **kwargs):
         if config is not None and _computes_its_own(type(config)):
             raise ValueError(f'attn_implementation="{name}": {config.model_type} computes attention itself; use "eager"')
-        return sdpa_mask(*args, config=config, **kwargs)
+        trusted = config is None or _says_what_is_causal(type(config))
+        return (sdpa_mask if trusted else eager_mask)(*args, config=config, **kwargs)
 
     def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None,
                   position_bias=None, **kwargs):  # fmt: skip
@@ -84,13 +99,16 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
             if kwargs.get(option) is not None:
                 raise ValueError(f'attn_implementation="{name}": {option} is not supported; use "eager"')
         mask, length = attention_mask, query.size(2)
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal, config = is_causal, getattr(module, "config", None)
+        if causal is None:
+            causal = getattr(module, "is_causal", True) and (config is None or _says_what_is_causal(type(config)))
         causal = bool(causal) and mask is None and length > 1
         if mask is not None and mask.size(-1) > key.size(2):
             mask = mask[..., : key.size(2)]
         if causal and key.size(2) > length:  # the room of a static cache
             key, value = key[:, :, :length], value[:, :, :length]
         if position_bias is not None:
+            position_bias = position_bias[..., : key.size(2)]
             keep = _causal(length, key.size(2)) if causal else mask
             if keep is not None and keep.dtype is torch.bool:
                 keep = torch.zeros(keep.shape, dtype=query.dtype).masked_fill(~keep, -torch.inf)
