@@ -56,7 +56,9 @@ struct ClassifyFlags {
   Tensor logits(const TextClassifier& classifier, const Texts& texts, bool is_quiet) {
     TextMeter meter(is_quiet);
     options.progress = [&](int64_t done, int64_t total) { meter(done, total); };
-    return classifier.logits(texts, options);
+    const Tensor logits = classifier.logits(texts, options);
+    for (const float logit : logits.to_vector<float>()) check_number(folder, "a logit", logit);
+    return logits;
   }
 };
 
@@ -145,12 +147,13 @@ class Classify : public Verb {
     drop_blank(read);
     const std::vector<std::string>& texts = read.texts;
     TextMeter meter(common.quiet);
-    const auto found =
-        classifier.entities(texts, {.aggregation = *value_of<embed::Aggregation>(aggregate_),
-                                    .max_length = flags_.options.max_length,
-                                    .stride = stride_,
-                                    .batch_tokens = flags_.options.batch_tokens,
-                                    .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
+    const embed::EntityOptions options = {
+        .aggregation = *value_of<embed::Aggregation>(aggregate_),
+        .max_length = flags_.options.max_length,
+        .stride = stride_,
+        .batch_tokens = flags_.options.batch_tokens,
+        .progress = [&](int64_t done, int64_t total) { meter(done, total); }};
+    const auto found = with_weights_of(flags_.folder, [&] { return classifier.entities(texts, options); });
     for (size_t i = 0; i < texts.size(); ++i) {
       common.json ? put_entities(texts[i], found[i]) : print_entities(read.lines[i], texts[i], found[i]);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/model_dir.h"
 #include "cli/streams.h"
 #include "cli/texts.h"
 #include "cli/verbs/eval_encoders.h"
@@ -100,10 +101,10 @@ int eval_tagger(const EncoderTest& test, const CommonOptions& common) {
   std::vector<std::string> texts;
   for (const text::SpannedText& one : all) texts.push_back(one.text);
   TextMeter meter(common.quiet);
-  const auto found =
-      classifier.entities(texts, {.aggregation = embed::Aggregation::first,
-                                  .words_end_at_spaces = all.front().has_words,
-                                  .progress = [&](int64_t done, int64_t total) { meter(done, total); }});
+  const embed::EntityOptions options = {.aggregation = embed::Aggregation::first,
+                                        .words_end_at_spaces = all.front().has_words,
+                                        .progress = [&](int64_t done, int64_t total) { meter(done, total); }};
+  const auto found = with_weights_of(test.folder, [&] { return classifier.entities(texts, options); });
   TaggerScore score;
   std::string lines = "line\tlabel\tpredicted\tentity\n";
   for (size_t i = 0; i < all.size(); ++i) {

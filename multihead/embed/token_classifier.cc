@@ -1,7 +1,9 @@
 #include "multihead/embed/token_classifier.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "multihead/autograd/tape.h"
@@ -247,6 +249,9 @@ std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::
       [&](int64_t i) { return text::Encoding{windows[static_cast<size_t>(i)].encoding.ids}; },
       [&](const models::TokenRows& rows, int64_t first) {
         const Tensor scores = softmax(encoder_.logits(rows));
+        const std::span all(scores.data<float>(), static_cast<size_t>(scores.numel()));
+        MH_CHECK(std::ranges::none_of(all, [](float score) { return std::isnan(score); }), ValueError,
+                 "TokenClassifier: a score is NaN: the weights hold NaN or Inf, or are too large for f32");
         for (int64_t s = 0; s < rows.sequences(); ++s) {
           const Window& window = windows[static_cast<size_t>(first + s)];
           const float* own = scores.data<float>() + rows.cu_seqlens.data<int64_t>()[s] * labels;

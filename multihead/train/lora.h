@@ -36,7 +36,7 @@ inline const char* task_type(const models::Encoder& model) {
 }  // namespace detail
 
 /// A task whose model keeps its weights but for A and B of an Adapter, and a head that its folder lacks.
-/// Checkpoints and result hold the adapter alone, beside the task's other files.
+/// Checkpoints and result hold the adapter and the head alone, beside the task's other files.
 template <class Inner>
 class LoraTask : public Task {
  public:
@@ -99,13 +99,24 @@ class LoraTask : public Task {
     return {nn::named_parameters(network()), models::weight_map(network()), adapter_options(settings.lora),
             rng};
   }
+  // Of what the folder lacks and, where PEFT expects a head of its own, of the head that the folder has: it wants every
+  // module whose name ends in "classifier" or "score".
   std::vector<std::pair<std::string, Tensor>> stored_names() {
+    const bool has_head = std::string_view(detail::task_type(network())).ends_with("_CLS");
     models::WeightMap map = models::weight_map(network());
-    std::erase_if(map, [&](const models::WeightRule& rule) {
-      return std::none_of(fresh_.begin(), fresh_.end(),
-                          [&](const auto& p) { return p.name == rule.parameter; });
-    });
-    return models::stored_views(fresh_, map);
+    std::vector<nn::NamedTensor> stored = fresh_, all = nn::named_parameters(network());
+    const auto is_stored = [&](const models::WeightRule& rule) {
+      const auto is_it = [&](const nn::NamedTensor& p) { return p.name == rule.parameter; };
+      if (std::ranges::any_of(fresh_, is_it)) return true;
+      const auto is_head = [](const models::WeightPart& part) {
+        return part.name.find("classifier.") != part.name.npos || part.name.find("score.") != part.name.npos;
+      };
+      if (!has_head || std::ranges::none_of(rule.parts, is_head)) return false;
+      stored.push_back(*std::ranges::find_if(all, is_it));
+      return true;
+    };
+    std::erase_if(map, [&](const models::WeightRule& rule) { return !is_stored(rule); });
+    return models::stored_views(stored, map);
   }
 
   Inner& inner_;

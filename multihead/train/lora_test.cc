@@ -57,6 +57,24 @@ TEST_F(LoraTest, AClassifierIsItsAdapterBesideItsModel) {
   EXPECT_EQ(config.at("modules_to_save").dump(), R"(["classifier"])");
 }
 
+// PEFT looks for the head of a classifier in the adapter, whether it was trained or not.
+TEST_F(LoraTest, AHeadThatIsThereIsStoredAsItIs) {
+  auto base = run<ClassifierRun>("labelled.tsv", "base");
+  base.settings.steps = 2, base.settings.lora = {};
+  train_classifier(base);
+  auto r = run<ClassifierRun>("labelled.tsv", "tuned");
+  r.init = path("base"), r.settings.steps = 2;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_EQ(summary.parameters, 2 * 2 * 2 * 3 * 20);
+  const io::TensorMap before = io::load_safetensors(path("base/model.safetensors")),
+                      after = io::load_safetensors(path("tuned/adapter_model.safetensors"));
+  for (const std::string name : {"classifier.weight", "classifier.bias"}) {
+    EXPECT_EQ(after.at("base_model.model." + name).to_vector<float>(), before.at(name).to_vector<float>());
+  }
+  EXPECT_EQ(io::load_json(path("tuned/adapter_config.json")).at("modules_to_save").dump(),
+            R"(["classifier"])");
+}
+
 TEST_F(LoraTest, RunsGoOnBitForBit) {
   auto classifier = run<ClassifierRun>("labelled.tsv", "");
   classifier.settings.steps = 12, classifier.settings.model.dropout_p = 0.1;

@@ -54,17 +54,23 @@ LabelledTexts parse_texts(std::string_view text, const std::string& where, Table
 // "[net]" is a name.
 bool is_label_list(const std::string& cell) {
   if (cell.size() < 2 || cell.front() != '[' || cell.back() != ']') return false;
-  return cell[1] == '"' || cell[1] == ']' || (cell[1] >= '0' && cell[1] <= '9');
+  const char first = trimmed(std::string_view(cell).substr(1))[0];
+  return first == '"' || first == ']' || first == '\'' || (first >= '0' && first <= '9');
 }
 
 std::vector<std::string> labels_in(const std::string& cell, const std::string& where) {
   std::vector<std::string> labels;
   if (is_label_list(cell)) {
+    MH_CHECK(cell.find('"') != cell.npos || cell.find('\'') == cell.npos, FormatError, where,
+             ": a list of labels is JSON, with double quotes, got ", quote(cell, 60));
     const Json list = Json::parse(cell, where);
     for (const Json& label : list.items()) {
       MH_CHECK(label.is_string() || label.is_integer(), FormatError, where,
                ": a list of labels must hold strings, got ", quote(label.dump(), 40));
       labels.emplace_back(trimmed(label.is_string() ? label.as_string() : label.dump()));
+      MH_CHECK(std::ranges::count(labels, labels.back()) == 1, FormatError, where, ": label ",
+               quote(labels.back(), 40), " stands twice in ", quote(cell, 60),
+               "; a list holds the labels themselves, not a 0 or 1 for each");
     }
   } else {
     for (size_t begin = 0; begin <= cell.size();) {

@@ -20,7 +20,10 @@ TEST(LabelsIn, AreBetweenCommasOrInAList) {
   EXPECT_THAT(labels_in("[\"a, b\", \" c \", 7]", "here"), ElementsAre("a, b", "c", "7"));
   EXPECT_THAT(labels_in("[]", "here"), ElementsAre());
   EXPECT_THAT(labels_in("[net]", "here"), ElementsAre("[net]"));  // a name
-  for (const char* cell : {"a,,b", "a,", "", "[\"a\", \"\"]", "[\"a\", {}]"}) {
+  EXPECT_THAT(labels_in("[ \"a\", \"b\" ]", "here"), ElementsAre("a", "b"));
+  EXPECT_THAT(labels_in("[ ]", "here"), ElementsAre());
+  for (const char* cell :
+       {"a,,b", "a,", "", "[\"a\", \"\"]", "[\"a\", {}]", "['a', 'b']", "[0, 1, 0]", "[\"a\", \"a\"]"}) {
     EXPECT_THROW(labels_in(cell, "here"), FormatError) << cell;
   }
 }

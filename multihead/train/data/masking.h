@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "multihead/core/tensor/rng.h"
@@ -37,8 +38,8 @@ class Masker {
   MaskOptions options_;
   int32_t mask_ = 0;
   int64_t vocab_size_ = 0;
-  std::vector<uint8_t> is_hidden_;                   // tokens that may be
-  std::vector<uint8_t> starts_word_, ends_in_word_;  // of a token's text
+  std::vector<uint8_t> is_hidden_;  // tokens that may be
+  std::vector<std::string> texts_;  // of the tokens
 };
 
 }  // namespace multihead::train

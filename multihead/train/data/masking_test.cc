@@ -45,6 +45,38 @@ TEST(MaskingTest, WordsAreHiddenWholeAndSpecialTokensNever) {
   }
 }
 
+// The bytes of one character are hidden together.
+TEST(MaskingTest, ScriptsWithoutSpacesAreHiddenByCharacters) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += i % 2 == 0 ? "今天天气很好。" : "ใครขายไข่ไก่";
+  const auto bpe = text::Tokenizer::train_bpe(std::vector<std::string_view>{text},
+                                              {.vocab_size = 262, .special = {.others = {"[MASK]"}}});
+  const auto pieces =
+      text::Tokenizer::train_wordpiece(std::vector<std::string_view>{text}, {.vocab_size = 60});
+  for (const text::Tokenizer& t : {bpe, pieces}) {
+    const Masker mask(t, {});
+    const std::vector<int32_t> tokens = t.encode(text);
+    const auto share = static_cast<double>(mask(tokens, {3, 0}).places.size());
+    EXPECT_NEAR(share / static_cast<double>(tokens.size()), 0.15, 0.01);
+  }
+  const std::vector<int32_t> one = bpe.encode("龘");
+  ASSERT_GT(one.size(), 1u);
+  EXPECT_EQ(Masker(bpe, {})(one, {3, 0}).places.size(), one.size());
+}
+
+TEST(MaskingTest, AWordThatIsTooLongStaysUnlessThereIsNoOther) {
+  const text::Tokenizer t = tokenizer();
+  const Masker mask(t, {.share = 0.2});
+  const std::vector<int32_t> tokens = t.encode("the xylophonequartzjackdaws,, cats ran ran ran");
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    EXPECT_LE(mask(tokens, {seed, 0}).places.size(), tokens.size() / 5 + 1) << seed;
+  }
+  const std::vector<int32_t> two = t.encode("xylophones, cat");
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_EQ(mask(two, {seed, 0}).places, mask(two, {0, 0}).places) << seed;  // the comma, the shortest
+  }
+}
+
 TEST(MaskingTest, EightOfTenAreTheMaskAndOneIsAnyToken) {
   const text::Tokenizer t = tokenizer();
   const Masker mask(t, {.share = 0.15, .whole_words = false});

@@ -11,6 +11,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/ops/elementwise.h"
+#include "multihead/ops/embedding.h"
 #include "multihead/ops/linear.h"
 #include "multihead/ops/loss.h"
 #include "multihead/ops/shape.h"
@@ -67,14 +68,25 @@ Tensor places(int64_t count) {
   return Tensor::of<int64_t>({count}, all);
 }
 
-double share_found(const std::vector<std::vector<embed::Match>>& found, size_t most) {
+// The share of queries whose own document is among the `most` nearest ones.
+double share_found(const std::vector<std::vector<embed::Match>>& found, const std::vector<int64_t>& own,
+                   size_t most) {
   int64_t hits = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     const auto end = found[i].begin() + static_cast<std::ptrdiff_t>(std::min(most, found[i].size()));
-    hits += std::any_of(found[i].begin(), end,
-                        [&](const embed::Match& match) { return match.row == static_cast<int64_t>(i); });
+    hits +=
+        std::any_of(found[i].begin(), end, [&](const embed::Match& match) { return match.row == own[i]; });
   }
   return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(found.size(), 1));
+}
+
+// The first row of every number, in the numbers' order.
+Tensor distinct_rows(const Tensor& rows, const std::vector<int64_t>& numbers) {
+  std::vector<int64_t> first;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == std::ssize(first)) first.push_back(static_cast<int64_t>(i));
+  }
+  return embedding(rows, Tensor::of<int64_t>({std::ssize(first)}, first));
 }
 
 void compare_with_scores(const Tensor& queries, const Tensor& documents, const std::vector<float>& scores,
@@ -262,9 +274,11 @@ std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& s
     compare_with_scores(queries, documents, data_.validation.scores, all, score);
     return score;
   }
-  const std::vector<std::vector<embed::Match>> found = embed::nearest(queries, documents, 10);
-  score.recall_at_1 = share_found(found, 1);
-  score.recall_at_10 = share_found(found, 10);
+  const std::vector<int64_t> own = numbers_of(data_.validation.documents, all);
+  const std::vector<std::vector<embed::Match>> found =
+      embed::nearest(queries, distinct_rows(documents, own), 10);
+  score.recall_at_1 = share_found(found, own, 1);
+  score.recall_at_10 = share_found(found, own, 10);
   return score;
 }
 

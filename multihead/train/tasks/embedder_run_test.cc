@@ -41,6 +41,15 @@ class EmbedderRunTest : public EncoderRunTest {
   }
 };
 
+TEST_F(EmbedderRunTest, EqualDocumentsAreOneInRecall) {
+  std::string pairs;
+  for (uint64_t i = 0; i < 6; ++i) pairs += sentence(i, 0) + "\t" + sentence(1, 5) + "\n";
+  write("valid.tsv", pairs);
+  EmbedderRun r = run("a");
+  r.settings.steps = 1, r.settings.warmup_steps = 0;
+  EXPECT_EQ(train_embedder(r).validation->recall_at_1, 1);
+}
+
 TEST_F(EmbedderRunTest, LearnsAndLeavesAFolderOfSentenceTransformers) {
   const EmbedderSummary summary = train_embedder(run("a"));
   ASSERT_TRUE(summary.validation);

@@ -28,6 +28,8 @@ const std::vector<Need>& needs() {
                                          {"decay-share", "schedule", {kWsd}},
                                          {"vocab-size", "tokenizer", {"\"bpe\""}},
                                          {"rotary-base", "positions", {"\"rotary\""}},
+                                         {"rotary-fraction", "positions", {"\"rotary\""}},
+                                         {"labels-as-names", "multi-label", {"false"}},
                                          {"final-ratio", "schedule", {kWsd, "\"linear\"", "\"cosine\""}}};
   return list;
 }
@@ -54,6 +56,9 @@ std::string reason(const RunRequest& request, std::span<const Field> settings, s
     if (!other.is_null() && !has_effect(need, other.dump()))
       return concat("with --", need.setting, " ", other.dump());
   }
+  const bool of_feed_forward = name.starts_with("ff") || name == "activation" || name == "gated";
+  if (of_feed_forward && value_of_setting(settings, "block") == Json("attention_only"))
+    return "with --block \"attention_only\"";
   const bool of_evaluations = name == "patience" || name == "validation-blocks" ||
                               (name.starts_with("eval-") && name != "eval-every");
   if (of_evaluations && !validates(request, settings)) return "without validation data";
