@@ -1,6 +1,7 @@
 #include "cli/parser.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,7 @@
 #include "cli/texts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/streams.h"
 #include "cli/verb.h"

@@ -1,5 +1,6 @@
 // multihead completion: shell completion of verbs, flags and their values.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <sstream>
 

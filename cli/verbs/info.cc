@@ -1,5 +1,6 @@
 // multihead info
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,5 +1,6 @@
 // multihead tokenizer train | encode | decode | list | verify
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
 #include <sstream>
