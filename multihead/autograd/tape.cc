@@ -7,7 +7,7 @@
 #include "multihead/autograd/pending-inl.h"
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/gradient_lock-inl.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/elementwise/accumulate.h"
 
 namespace multihead {

@@ -6,7 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/core/threads/quiet_thread.h"
+#include "multihead/core/threads/quiet_thread-inl.h"
 #include "multihead/distributed/watch-inl.h"
 
 namespace multihead::distributed {

@@ -9,7 +9,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/nn/points-inl.h"
 #include "multihead/ops/shape.h"
 

@@ -12,7 +12,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/core/threads/quiet_thread.h"
+#include "multihead/core/threads/quiet_thread-inl.h"
 
 namespace multihead::serve {
 namespace {

@@ -8,7 +8,7 @@
 #include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
-#include "multihead/core/threads/quiet_thread.h"
+#include "multihead/core/threads/quiet_thread-inl.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 #include "multihead/serve/service-inl.h"
 

@@ -1,4 +1,4 @@
-#include "multihead/text/words.h"
+#include "multihead/text/words-inl.h"
 
 #include "multihead/text/unicode-inl.h"
 

@@ -1,4 +1,4 @@
-#include "multihead/text/words.h"
+#include "multihead/text/words-inl.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

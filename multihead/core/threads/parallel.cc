@@ -22,7 +22,7 @@
 #include "multihead/core/threads/float_mode-inl.h"
 #include "multihead/core/threads/interrupt.h"
 #include "multihead/core/threads/parallel-inl.h"
-#include "multihead/core/threads/quiet_thread.h"
+#include "multihead/core/threads/quiet_thread-inl.h"
 #include "multihead/core/threads/threads.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 
 #include <gtest/gtest.h>
 

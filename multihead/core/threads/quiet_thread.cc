@@ -1,4 +1,4 @@
-#include "multihead/core/threads/quiet_thread.h"
+#include "multihead/core/threads/quiet_thread-inl.h"
 
 namespace multihead {
 

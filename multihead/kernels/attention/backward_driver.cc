@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "multihead/core/threads/parallel.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/attention/backward_jobs-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 

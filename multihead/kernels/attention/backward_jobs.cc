@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "multihead/core/threads/parallel.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/kernels/cpu/float_environment-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "multihead/core/threads/parallel.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/attention/driver-inl.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 
 namespace multihead::kernels {

@@ -18,7 +18,7 @@
 #include <atomic>
 
 #include "multihead/core/threads/parallel.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/matmul/amx_panels-inl.h"
 
 namespace multihead::kernels {

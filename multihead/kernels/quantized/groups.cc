@@ -17,7 +17,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/groups.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/matmul/epilogue-inl.h"
 #include "multihead/kernels/quantized/groups-inl.h"
 

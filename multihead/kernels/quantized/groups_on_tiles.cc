@@ -15,7 +15,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/groups_on_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/quantized/groups-inl.h"
 
 #ifndef MULTIHEAD_KERNELS_QUANTIZED_GROUPS_ON_TILES_ONCE

@@ -13,7 +13,7 @@
 #define HWY_TARGET_INCLUDE "multihead/kernels/quantized/half.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/matmul/engine_pairs-inl.h"
 #include "multihead/kernels/matmul/pack-inl.h"
 #include "multihead/kernels/quantized/float_panel-inl.h"

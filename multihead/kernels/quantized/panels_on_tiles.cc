@@ -2,7 +2,7 @@
 // rows go past a whole panel at once, which so is read in order.
 #include <algorithm>
 
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/matmul/amx_panels-inl.h"
 #include "multihead/kernels/matmul/gemm_amx-inl.h"
 #include "multihead/kernels/quantized/half.h"

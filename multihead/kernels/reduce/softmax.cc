@@ -13,7 +13,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "multihead/core/threads/parallel.h"
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/kernels/cpu/scratch-inl.h"
 #include "multihead/kernels/reduce/row_exp-inl.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "multihead/core/error.h"
-#include "multihead/text/words.h"
+#include "multihead/text/words-inl.h"
 
 namespace multihead::train {
 

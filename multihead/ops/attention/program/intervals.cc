@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "multihead/core/threads/per_thread.h"
+#include "multihead/core/threads/per_thread-inl.h"
 #include "multihead/ops/attention/program/program-inl.h"
 
 namespace multihead::program {

@@ -1,4 +1,4 @@
-// Threads that take no signals.
+// Threads that take no signals. Internal to the library.
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Objects that every thread has one of.
+// Objects that every thread has one of. Internal to the library.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Where words begin.
+// Where words begin. Internal to the library.
 #pragma once
 
 #include <cstddef>
