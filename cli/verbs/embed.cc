@@ -179,6 +179,7 @@ class Embed : public Verb {
   }
 
   int64_t write_matrix(const Parts& of) const {
+    IndexRecord::check_vacant(out_);
     const int64_t width = std::get<SentenceEncoder>(of.encoder).width(flags_.options);
     io::NpyWriter file(out_, std::ssize(of.texts), width);
     IndexRecord record = flags_.record_of(of.texts);

@@ -27,6 +27,20 @@ Json IndexRecord::json() const {
                        {"settings", settings_}});
 }
 
+void IndexRecord::check_vacant(const std::string& index) {
+  const std::string path = path_of(index);
+  if (node_at(path) == Node::absent) return;
+  Json before;
+  try {
+    before = io::load_json(path);
+  } catch (const FormatError&) {
+  }
+  const bool is_ours =
+      before.is_object() && before.find("vectors") != nullptr && before.find("settings") != nullptr;
+  if (!is_ours)
+    throw InputError(concat(path, ": is no record of vectors, which would be written there; move it away"));
+}
+
 void IndexRecord::save(const std::string& index) const {
   write_file_atomically(path_of(index), [&](FileWriter& file) { file.write(json().dump(2) + "\n"); });
 }

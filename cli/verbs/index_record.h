@@ -17,6 +17,8 @@ class IndexRecord {
 
   /// Rows of the index, in f32, in their order.
   void add(const Tensor& vectors);
+  /// Throws InputError if another program's file is where the record of the index would be.
+  static void check_vacant(const std::string& index);
   /// Before the index itself: one without the record that it should have is taken for another program's.
   void save(const std::string& index) const;
   /// Whether the index has a record. Throws InputError naming what this one differs in.

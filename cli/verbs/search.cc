@@ -92,6 +92,7 @@ class Search : public Verb {
   AnyVectors vectors_of(const AnyEncoder& any, const std::vector<std::string>& texts, bool is_quiet) {
     const auto* encoder = std::get_if<SentenceEncoder>(&any);
     if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts, is_quiet);
+    if (!index_.empty()) IndexRecord::check_vacant(index_);
     TextMeter meter(is_quiet);
     AnyVectors made = flags_.encode(any, texts, TextTask::document, std::ref(meter));
     if (index_.empty()) return made;

@@ -125,6 +125,8 @@ class SentenceEncoder {
   int64_t max_length() const { return max_length_; }
   const std::map<std::string, std::string>& prompts() const { return prompts_.texts; }
   const std::string& default_prompt_name() const { return prompts_.default_name; }
+  /// Whether texts without a prompt of their own are pooled without the tokens of the default one.
+  bool leaves_prompt_out() const { return skipped(prompt_of(TextTask::none)) > 0; }
   /// The columns that the folder wants kept; 0: it does not say.
   int64_t truncate_dim() const { return prompts_.truncate_dim; }
   /// How the folder wants vectors compared, by sentence-transformers' name; empty: it does not say.

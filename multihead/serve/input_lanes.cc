@@ -138,6 +138,13 @@ void EmbedLane::prepare(Live& live) {
                    concat("the task's vectors have ", encoder_.dim(), " dimensions, not ", job.dimensions),
                    "dimensions");
   }
+  const auto is_text = [](const auto& input) { return std::holds_alternative<std::string>(input); };
+  if (!std::ranges::all_of(job.inputs, is_text) && encoder_.leaves_prompt_out()) {
+    throw ApiError(
+        400,
+        "the model leaves its prompt out of the vectors, and token ids do not tell where it ends; send texts",
+        "input");
+  }
   live.ids.resize(job.inputs.size());
   parallel_for(std::ssize(job.inputs), [&](int64_t i, int) {
     const auto& input = job.inputs[static_cast<size_t>(i)];

@@ -43,7 +43,7 @@ ServiceOptions with_host(ServiceOptions options, const std::string& host) {
 }  // namespace
 
 WakeDescriptor::WakeDescriptor() : descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (descriptor_ < 0) throw IoError(concat("Server: eventfd: ", std::generic_category().message(errno)));
 }
 WakeDescriptor::~WakeDescriptor() { close(descriptor_); }
 

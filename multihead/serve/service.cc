@@ -77,23 +77,27 @@ bool is_address(std::string_view name) {
          (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
+bool is_loopback(std::string_view name) {
+  return name == "[::1]" || (is_address(name) && name.starts_with("127."));
+}
+
 // A page that the browser believes to come from a name can read what that name answers, even if the name points here
-// (DNS rebinding); an address cannot be turned so.
+// (DNS rebinding); an address cannot be turned so. Pages come from this machine or from the address that is called.
 void check_caller(const HttpRequest& request, const ServiceOptions& options) {
-  const auto is_known = [&](std::string_view host) {
-    const std::string_view name = host_name(host);
-    return name == "localhost" || is_address(name) ||
-           std::find(options.hosts.begin(), options.hosts.end(), name) != options.hosts.end();
+  const auto is_known = [&](std::string_view name) {
+    return name == "localhost" || is_loopback(name) ||
+           std::ranges::find(options.hosts, name) != options.hosts.end();
   };
   const std::string& host = request.header("host");
-  if (!host.empty() && !is_known(host)) {
-    throw ApiError(
-        403, concat("this server is not called ", quote(host_name(host)), "; --allow-host names it so"));
+  const std::string_view called = host_name(host);
+  if (!host.empty() && !is_known(called) && !is_address(called)) {
+    throw ApiError(403, concat("this server is not called ", quote(called), "; --allow-host names it so"));
   }
   const std::string& origin = request.header("origin");
   const size_t scheme = origin.find("://");
-  if (!origin.empty() &&
-      (scheme == std::string::npos || !is_known(std::string_view(origin).substr(scheme + 3))))
+  const std::string_view caller =
+      scheme == std::string::npos ? "" : host_name(std::string_view(origin).substr(scheme + 3));
+  if (!origin.empty() && !is_known(caller) && (caller != called || !is_address(caller)))
     throw ApiError(403, concat("pages of ", quote(origin), " may not use this server"));
 }
 

@@ -245,6 +245,10 @@ TEST(ServiceTest, KeysAndNamesAreChecked) {
   EXPECT_EQ(status("Bearer secret", "127.0.0.1.evil.org", ""), 403);
   EXPECT_EQ(status("Bearer secret", "localhost", "http://evil.example.org"), 403);
   EXPECT_EQ(status("Bearer secret", "localhost", "null"), 403);
+  EXPECT_EQ(status("Bearer secret", "localhost", "http://203.0.113.5"), 403);
+  EXPECT_EQ(status("Bearer secret", "192.168.0.7:80", "http://192.168.0.7:3000"), 200);
+  EXPECT_EQ(status("Bearer secret", "127.0.0.1:80", "http://127.0.0.2:3000"), 200);
+  EXPECT_EQ(status("Bearer secret", "localhost:80", "http://[::1]:3000"), 200);
 }
 
 TEST(ServiceTest, MoreThanTheQueueHoldsIsTurnedAway) {

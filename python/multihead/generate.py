@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, Mapping, Sequence, overload
 
 from ._core import LanguageModel, TextStream, Tokenizer, generation_defaults, load_with_tokenizer, turn_ends
@@ -24,7 +23,7 @@ class TextGenerator:
     def __init__(self, folder: PathLike, *, weights: str | None = None) -> None:
         self.model, self.tokenizer = load_with_tokenizer(folder, weights)
         self._folder = folder
-        self._defaults = {} if os.path.isfile(folder) else generation_defaults(folder)
+        self._defaults = generation_defaults(folder)
         if not self._defaults.get("stop_tokens") and self.tokenizer.eos_id is not None:
             self._defaults["stop_tokens"] = [self.tokenizer.eos_id]
 

@@ -12,6 +12,9 @@ expect 0 '^tokenizer: WordPiece, 13 tokens' "$multihead" info model
 expect 0 '"model_type": "bert"' "$multihead" info model --json
 expect 0 '5 vectors of 20 dimensions' "$multihead" embed model --data texts.txt --out all.npy
 expect 0 '"out": "all.npy", "vectors": 5, "dimensions": 20, "texts_per_second": [0-9]' bash -c '"$1" embed model --data texts.txt --out all.npy --json --quiet | tr -s "\n " " "' bash "$multihead"
+echo '{"mine": 1}' >foreign.npy.json
+expect 3 'foreign.npy.json: is no record of vectors, which would be written there; move it away' "$multihead" embed model --data texts.txt --out foreign.npy
+[[ $(<foreign.npy.json) == '{"mine": 1}' && ! -e foreign.npy ]] || fail "foreign.npy.json was replaced"
 [[ $(stat -c %s all.npy) == $((128 + 5 * 20 * 4)) ]] || fail "all.npy has $(stat -c %s all.npy) bytes"
 "$multihead" embed model --data texts.txt --out all.jsonl --quiet
 [[ $(wc -l <all.jsonl) == 5 ]] || fail "all.jsonl has $(wc -l <all.jsonl) lines"
