@@ -77,6 +77,7 @@ void bind_core(nb::module_& m) {
   Tensor::zeros({1}).set_requires_grad(true).grad();  // the storage, the pool, the gradients' locks
   kernels::bf16_dots();
   kernels::int8_dots();
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { is_finalizing = true; }));
   Exceptions& e = exceptions();
   e.shape =
       make_exception(m, "ShapeError", "A tensor has the wrong rank, sizes or strides.", PyExc_ValueError);

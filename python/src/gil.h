@@ -24,18 +24,15 @@ auto or_sleep(F&& f) {
 #endif
 }
 
-/// Whether this thread is the one that shuts the interpreter down and computes meanwhile, for a __del__: it alone holds
-/// the lock then, and nobody waits for it.
+/// Whether this thread shuts the interpreter down, which Python's atexit tells. It alone holds the lock then, and may
+/// compute meanwhile, for a __del__.
 inline thread_local bool is_finalizing = false;
 
 /// Without the interpreter's lock while it lives.
 class Unlocked {
  public:
-  Unlocked() : state_(Py_IsInitialized() ? PyEval_SaveThread() : nullptr), before_(is_finalizing) {
-    is_finalizing = state_ == nullptr;
-  }
+  Unlocked() : state_(Py_IsInitialized() ? PyEval_SaveThread() : nullptr) {}
   ~Unlocked() {
-    is_finalizing = before_;
     if (state_ != nullptr) or_sleep([this] { PyEval_RestoreThread(state_); });
   }
   Unlocked(const Unlocked&) = delete;
@@ -43,14 +40,13 @@ class Unlocked {
 
  private:
   PyThreadState* state_;
-  bool before_;
 };
 
 /// With the interpreter's lock while it lives, whatever the thread had before. Any other thread sleeps for ever once the
 /// interpreter is gone: it has forgotten its threads by then, so that asking for its lock would be reading what was freed.
 class Locked {
  public:
-  Locked() : has_it_(is_finalizing) {
+  Locked() : has_it_(is_finalizing && !Py_IsInitialized()) {
     if (has_it_) return;
     while (!Py_IsInitialized()) pause();
     or_sleep([this] { state_ = PyGILState_Ensure(); });
