@@ -2,40 +2,42 @@
 // would, or its bits would depend on who takes which index.
 #pragma once
 
-#include <cstdint>
-
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <xmmintrin.h>
+#elif defined(__aarch64__)
+#include <cstdint>
 #endif
 
 namespace multihead {
 
-struct FloatMode {
-  uint64_t bits = 0;
-
+/// The control register of vector arithmetic; kFloatMode: its bits that say how to round and whether to flush.
 #if defined(__x86_64__)
-  static constexpr uint64_t kBits = 0xE040;  // of MXCSR: flush to zero, rounding, denormals are zeros
-  static uint64_t all() { return _mm_getcsr(); }
-  static void set_all(uint64_t value) { _mm_setcsr(static_cast<unsigned>(value)); }
+constexpr unsigned kFloatMode = 0xE040;
+inline unsigned float_control() { return _mm_getcsr(); }
+inline void set_float_control(unsigned value) { _mm_setcsr(value); }
 #elif defined(__aarch64__)
-  static constexpr uint64_t kBits = 0x1C80000;  // of FPCR: flush to zero, rounding, the same of 16 bits
-  static uint64_t all() {
-    uint64_t value;
-    asm volatile("mrs %0, fpcr" : "=r"(value));
-    return value;
-  }
-  static void set_all(uint64_t value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
+constexpr unsigned kFloatMode = 0x1C80000;
+inline unsigned float_control() {  // GCC has a function for it, Clang has not
+  uint64_t value;
+  asm volatile("mrs %0, fpcr" : "=r"(value));
+  return static_cast<unsigned>(value);
+}
+inline void set_float_control(unsigned value) { asm volatile("msr fpcr, %0" : : "r"(uint64_t{value})); }
 #else
-  static constexpr uint64_t kBits = 0;
-  static uint64_t all() { return 0; }
-  static void set_all(uint64_t) {}
+constexpr unsigned kFloatMode = 0;
+inline unsigned float_control() { return 0; }
+inline void set_float_control(unsigned) {}
 #endif
 
+struct FloatMode {
+  unsigned bits = 0;
+
   /// This thread's.
-  static FloatMode now() { return {all() & kBits}; }
+  static FloatMode now() { return {float_control() & kFloatMode}; }
   /// Makes it this thread's, whose exceptions stay masked or not as they are.
   void apply() const {
-    if (const uint64_t value = all(); (value & kBits) != bits) set_all((value & ~kBits) | bits);
+    const unsigned value = float_control();
+    if ((value & kFloatMode) != bits) set_float_control((value & ~kFloatMode) | bits);
   }
 };
 

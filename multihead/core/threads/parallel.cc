@@ -261,7 +261,7 @@ class Pool {
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<const FunctionRef<void(int64_t, int)>*> body_{nullptr};
-  std::atomic<uint64_t> mode_{0};  // the caller's FloatMode
+  std::atomic<unsigned> mode_{0};  // the caller's FloatMode
   std::atomic<uint32_t> count_{0};
   std::vector<Share> shares_;
   size_t used_ = 0;  // shares, one per thread there is; fixed before the first region wakes a worker
