@@ -241,8 +241,12 @@ class Prune : public Verb {
           text::read_pairs(data_), loaded.tokenizers.source, loaded.tokenizers.target,
           {.pad = static_cast<int32_t>(c.pad_id), .eos = static_cast<int32_t>(c.eos_id)});
     });
+    const size_t all = pairs.size();
     std::erase_if(pairs, [&](const train::TokenPair& pair) { return pair.longest() > c.max_positions; });
     if (pairs.empty()) throw InputError(concat(data_, ": no pair is short enough for the model"));
+    if (pairs.size() < all && !quiet)
+      fmt::print(stderr, "{}: {} of {} pairs are longer than {} tokens and left out\n", printable(data_),
+                 all - pairs.size(), all, c.max_positions);
     const int64_t count = std::min(std::ssize(pairs), sequences_);
     return measured(count, quiet, [&](int64_t i) {
       const train::PairBatch batch = train::make_pair_batch(pairs, {i * std::ssize(pairs) / count}, c);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
+#include <set>
 #include <span>
 #include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/embed/batches-inl.h"
@@ -109,6 +112,21 @@ std::vector<Entity> grouped(const std::vector<Entity>& parts) {
                       {parts[first].place.begin, parts[last - 1].place.end}});
   }
   return groups;
+}
+
+void check_ignored(const EntityOptions& options, int64_t labels,
+                   const std::function<std::string(int64_t)>& label) {
+  Enumeration known;
+  std::set<std::string> names = {"O", ""};  // the default, whatever the labels are, and transformers' "none"
+  for (int64_t i = 0; i < labels; ++i) {
+    const std::string full = label(i);
+    const std::string name = options.aggregation == Aggregation::none ? full : std::string(group_of(full));
+    if (names.insert(name).second) known.add(name);
+  }
+  for (const std::string& name : options.ignored) {
+    MH_CHECK(names.contains(name), ValueError, "TokenClassifier: ", quote(name),
+             ", which is to be ignored, is no label of entities; these are ", known.text());
+  }
 }
 
 }  // namespace
@@ -233,6 +251,7 @@ std::vector<std::vector<Entity>> TokenClassifier::entities(std::span<const std::
   MH_CHECK(options.stride == 0 || options.aggregation != Aggregation::none, ValueError,
            "TokenClassifier: a stride needs an aggregation, which tells tokens of two windows apart");
   if (options.stride > 0) check_stride(options.stride, limit, tokenizer_.encode("").size());
+  check_ignored(options, labels, [&](int64_t i) { return label(i); });
   const NoTape silent;
   const size_t most = options.stride > 0 ? 0 : limit;
   std::vector<std::vector<Window>> parts(texts.size());

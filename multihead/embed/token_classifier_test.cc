@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::embed {
 namespace {
@@ -93,6 +94,18 @@ TEST(TokenClassifierTest, EntitiesAreNamedByWhatFollowsTheHyphen) {
   const TokenClassifier t = tagger({{"paris", 1}, {"france", 2}, {"cat", 3}}, {"O", "S-X", "b-x", "Y-Z-1"});
   EXPECT_EQ(shown(t, "paris france cat", Aggregation::simple), (Words{"X:paris", "x:france", "Z-1:cat"}));
   EXPECT_EQ(shown(t, "paris", Aggregation::none), Words{"S-X:paris"});
+}
+
+TEST(TokenClassifierTest, LabelsToIgnoreAreThoseOfEntities) {
+  const TokenClassifier t = tagger({{"paris", 1}, {"cat", 3}});
+  EXPECT_EQ(shown(t, "paris cat", Aggregation::simple, {"X"}).back(), "Y:cat");
+  EXPECT_NO_THROW(shown(t, "paris", Aggregation::none, {"B-X", "O"}));
+  EXPECT_NO_THROW(shown(t, "paris", Aggregation::simple, {""}));
+  for (const char* unknown : {"x", "B-X"}) {
+    EXPECT_MESSAGE(
+        shown(t, "paris", Aggregation::simple, {"O", unknown}), ValueError,
+        concat(quote(unknown), ", which is to be ignored, is no label of entities; these are X, Y"));
+  }
 }
 
 TEST(TokenClassifierTest, WordsHaveOneLabel) {

@@ -79,6 +79,8 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
            options.capacity);
   MH_CHECK(options.cached_prompts >= 0, ValueError, "Generator: cached_prompts must not be negative, got ",
            options.cached_prompts);
+  MH_CHECK(options.prompt_cache_bytes == 0 || options.cached_prompts > 0, ValueError,
+           "Generator: prompt_cache_bytes bounds what cached_prompts holds, which is 0");
   MH_CHECK(options.prompt_chunk >= 0, ValueError, "Generator: prompt_chunk must not be negative, got ",
            options.prompt_chunk);
   const nn::DecodeStateOptions plan = model.state_options(

@@ -251,6 +251,7 @@ TEST(GeneratorTest, RememberedPromptsAreBoundedInBytes) {
     }
   }
   EXPECT_LE(generator.bytes(), 2 * one + nn::decode_state_bytes(m.state_options({.capacity = 24})));
+  EXPECT_THROW(Generator(m, {.max_batch = 1, .prompt_cache_bytes = 1}), ValueError);
 }
 
 TEST(GeneratorTest, CancelledSequencesKeepTheirTokensAndLeaveTheOthersAlone) {

@@ -27,7 +27,7 @@ nn::TransformerLayerOptions whole_layer(const LanguageModelConfig& c) {
   o.attention.num_kv_heads = c.num_kv_heads;
   o.attention.qk_norm = c.qk_norm;
   o.attention.qk_norm_joint = c.qk_norm_joint;
-  o.attention.qk_norm_eps = c.norm_eps;
+  if (c.qk_norm) o.attention.qk_norm_eps = c.norm_eps;
   o.attention.qk_norm_kind = c.norm == nn::NormKind::layer ? nn::NormKind::rms : c.norm;
   if (c.scale_dim > 0) o.attention.scale = 1 / std::sqrt(static_cast<double>(c.scale_dim));
   if (c.attention_scale > 0) o.attention.scale = c.attention_scale;

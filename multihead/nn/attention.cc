@@ -49,6 +49,8 @@ MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
   MH_CHECK(o.qk_norm || !o.qk_norm_joint, ValueError, "MultiHeadAttention: qk_norm_joint needs qk_norm");
   MH_CHECK(o.qk_norm_eps >= 0 && std::isfinite(o.qk_norm_eps), ValueError,
            "MultiHeadAttention: qk_norm_eps must be finite and not negative, got ", o.qk_norm_eps);
+  MH_CHECK(o.qk_norm || o.qk_norm_eps == MultiHeadAttentionOptions().qk_norm_eps, ValueError,
+           "MultiHeadAttention: qk_norm_eps needs qk_norm");
   return o;
 }
 

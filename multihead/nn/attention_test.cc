@@ -225,7 +225,9 @@ TEST(MultiHeadAttentionTest, WrongSizesAreNamed) {
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 0}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .dropout_p = 1.5}, rng), ValueError);
-  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .qk_norm_eps = -1}, rng), ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .qk_norm = true, .qk_norm_eps = -1}, rng),
+               ValueError);
+  EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .qk_norm_eps = 1e-5}, rng), ValueError);
   EXPECT_THROW(MultiHeadAttention({.embed_dim = 12, .num_heads = 4, .scale = NAN}, rng), ValueError);
   EXPECT_THROW(LayerNorm(4, -1e-5), ValueError);
   EXPECT_THROW(RMSNorm(4, INFINITY), ValueError);

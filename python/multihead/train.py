@@ -99,7 +99,7 @@ def train_language_model(
     data: PathLike,
     folder: PathLike,
     *,
-    preset: str = "tiny",
+    preset: str | None = None,
     valid: PathLike = "",
     tokenizer: PathLike = "",
     init: PathLike = "",
@@ -115,7 +115,7 @@ def train_language_model(
                 {"prompt": ..., "completion": ...}, of which the answers are learned (docs/fine-tuning.md)
     valid       validation data of the same kind, in place of the settings' validation_share
     folder      output: model, tokenizer, checkpoints, metrics, summary.json
-    preset      "tiny", "small" or "tutorial"; `settings` override it (see language_model_settings(preset))
+    preset      "tiny" (the default), "small" or "tutorial"; `settings` override it (see language_model_settings(preset)); not with init
     tokenizer   a tokenizer.json or its folder; "char" or "bpe": train one of this type; "": the preset's type
     init        a model folder (or GGUF file) to fine-tune: its configuration, weights and tokenizer in the preset's place
     attention   among the settings: a subclass of multihead.nn.Attention, in place of multi-head attention
@@ -131,7 +131,7 @@ def train_seq2seq(
     data: PathLike,
     folder: PathLike,
     *,
-    preset: str = "tiny",
+    preset: str | None = None,
     valid: PathLike = "",
     tokenizer: PathLike = "",
     init: PathLike = "",
@@ -145,7 +145,7 @@ def train_seq2seq(
 
     data, valid  tables of two columns: source TAB target on every line, CSV, or {"source": ..., "target": ...} (.jsonl)
     folder       output: model, tokenizers, checkpoints, metrics, summary.json
-    preset       "tiny", "small" or "base"; `settings` override it (see seq2seq_settings(preset))
+    preset       "tiny" (the default), "small" or "base"; `settings` override it (see seq2seq_settings(preset)); not with init
     tokenizer    a tokenizer.json, its folder, or a model folder with two; "char", "bpe" and "" as there
     init         a translator's folder to fine-tune
     callback, progress, Ctrl-C and resume=True as in train_language_model().
@@ -253,7 +253,7 @@ def train_image_classifier(
     data: PathLike,
     folder: PathLike,
     *,
-    preset: str = "tiny",
+    preset: str | None = None,
     init: PathLike = "",
     valid: PathLike = "",
     resume: bool = False,
@@ -265,7 +265,7 @@ def train_image_classifier(
     """Trains a vision Transformer to classify images; returns the summary as a dict. ImageClassifier.load(folder) loads it.
 
     data, valid  folders with a folder of PNG or PPM files for each label
-    preset       of a new model: "tiny", "small" or "base"; `settings` override it (see image_classifier_settings(preset))
+    preset       of a new model: "tiny" (the default), "small" or "base"; `settings` override it (see image_classifier_settings(preset)); not with init
     init         a ViT's folder that training starts from; images are resized to its size, and a head for other labels is made anew
     The rest as in train_classifier().
     """
@@ -276,7 +276,7 @@ def train_masked_lm(
     data: PathLike,
     folder: PathLike,
     *,
-    preset: str = "tiny",
+    preset: str | None = None,
     tokenizer: PathLike = "",
     init: PathLike = "",
     resume: bool = False,
@@ -287,7 +287,7 @@ def train_masked_lm(
 ) -> dict[str, Any]:
     """Trains an encoder by masked language modelling; returns the summary as a dict. Encoder.load(folder) loads it.
 
-    preset      of a new encoder: "tiny", "small" or "base"; `settings` override it (see masked_lm_settings(preset))
+    preset      of a new encoder: "tiny" (the default), "small" or "base"; `settings` override it (see masked_lm_settings(preset)); not with init
     init        an encoder's folder to go on with
     tokenizer   a tokenizer.json or its folder, which has [MASK] or <mask>; "": init's, or a new one
     The rest as in train_language_model(); evaluations have accuracy.
@@ -340,6 +340,10 @@ def _run(kind, data, folder, settings, preset, valid, tokenizer, init, resume, o
         settings = {**settings, "attention": nn._name_of(settings["attention"])}
     if tokenizer in ("char", "bpe"):  # the type of a new one
         settings, tokenizer = {**settings, "tokenizer": tokenizer}, ""
+    if preset is None:
+        preset = "tiny"
+    elif preset and init:
+        raise ValueError(f"train {kind}: init brings its own model and recipe; leave preset={preset!r} out")
     leads = distributed.group().rank == 0
     bar = _Bar() if leads and (_somebody_watches() if progress is None else progress) else None
 

@@ -204,6 +204,8 @@ def test_a_budget_of_time_and_the_best_by_a_figure(bert):
     for bad, why in (({"best": "f2"}, "one of loss, accuracy, macro_f1"), ({"time": "2"}, "90s, 10m or 1h30m"), ({"time": "-1s"}, "must be positive")):
         with pytest.raises(ValueError, match=why):
             mh.train_classifier(bert / "data", bert / "bad", init=bert / "bert", valid=bert / "data", **bad)
+    with pytest.raises(ValueError, match="leave preset='tiny' out"):
+        mh.train_masked_lm(bert / "data", bert / "bad", init=bert / "bert", preset="tiny")
 
 
 @pytest.mark.parametrize("with_tqdm", [False, True])

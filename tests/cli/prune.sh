@@ -74,6 +74,11 @@ expect 0 '13 of 16 heads' "$multihead" prune translator --out small --heads enco
 expect 0 '' "$multihead" check small
 [[ $(printf 'ab\n' | "$multihead" translate small | wc -l) -eq 1 ]] || fail 'a pruned translator does not translate'
 expect 0 '10 of 16 heads' "$multihead" prune translator --out halved --keep-ratio 0.6 --keep-units 0.5 --data pairs.tsv
+{ cat pairs.tsv && printf '%020d\tA\n' 0; } >longer.tsv
+"$multihead" prune translator --out short --keep-ratio 0.6 --data longer.tsv >/dev/null 2>log.txt || fail "$(cat log.txt)"
+grep -q 'longer.tsv: 1 of 6 pairs are longer than 16 tokens and left out' log.txt || fail "not said: $(cat log.txt)"
+cmp -s short/model.safetensors <("$multihead" prune translator --out alike --keep-ratio 0.6 --data pairs.tsv >/dev/null && cat alike/model.safetensors) ||
+  fail 'a pair that is too long counted'
 expect 2 '--heads: expected encoder., decoder. or cross.' "$multihead" prune translator --out y --heads 0.1
 expect 2 '--kv-heads is for language models' "$multihead" prune translator --out y --kv-heads 2
 "$multihead" train seq2seq --data pairs.tsv --out better --init halved --steps 60 --warmup 5 --batch-tokens 64 --max-tokens 12 --quiet >log.txt 2>&1 ||
