@@ -1,6 +1,7 @@
 #include "multihead/text/corpus/corpus.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "multihead/core/error.h"
@@ -14,6 +15,22 @@ std::string place(std::string_view text, size_t offset) {
   return concat("offset ", offset, " (line ", 1 + std::count(text.begin(), text.begin() + offset, '\n'), ")");
 }
 
+// What a file that is not text begins with, and how it becomes text.
+struct Packed {
+  std::string_view magic, name, command;
+};
+constexpr auto kPacked =
+    std::to_array<Packed>({{"\xFF\xFE", "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+                           {"\xFE\xFF", "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+                           {"\x1F\x8B", "compressed (gzip)", "gunzip"},
+                           {"PK\x03\x04", "a ZIP archive", "unzip"},
+                           {"\xFD"
+                            "7zXZ",
+                            "compressed (xz)", "unxz"},
+                           {"\x28\xB5\x2F\xFD", "compressed (Zstandard)", "unzstd"},
+                           {"BZh91AY&SY", "compressed (bzip2)", "bunzip2"},
+                           {"PAR1", "a Parquet file", "pandas.read_parquet(...).to_csv(...)"}});
+
 size_t character_start(std::string_view text, size_t at) {
   for (size_t back = 0; back < 4 && back <= at && at < text.size(); ++back)
     if ((text[at - back] & 0xC0) != 0x80) return at - back;
@@ -25,8 +42,10 @@ size_t character_start(std::string_view text, size_t at) {
 std::string read_text(const std::string& path, const ReadOptions& options) {
   std::string text = read_file(path, UINT64_MAX);
   MH_CHECK(!text.empty(), FormatError, path, ": the file is empty");
-  MH_CHECK(!text.starts_with("\xFF\xFE") && !text.starts_with("\xFE\xFF"), FormatError, path,
-           ": this is UTF-16; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)");
+  for (const Packed& kind : kPacked) {
+    MH_CHECK(!text.starts_with(kind.magic), FormatError, path, ": this is ", kind.name,
+             "; make it plain text in UTF-8 first (", kind.command, ")");
+  }
   if (const size_t nul = text.find('\0'); nul != text.npos)
     throw FormatError(concat(path, ": this is not text: NUL byte at ", place(text, nul)));
   if (options.require_utf8) {
@@ -34,6 +53,8 @@ std::string read_text(const std::string& path, const ReadOptions& options) {
       throw FormatError(concat(path, ": not valid UTF-8: byte ", quote(std::string_view(text).substr(bad, 1)),
                                " at ", place(text, bad)));
   }
+  MH_CHECK(!options.in_lines || text.find('\n') != text.npos || text.find('\r') >= text.size() - 1,
+           FormatError, path, ": its lines end in CR alone; make that LF first (tr '\\r' '\\n')");
   text.erase(0, text.size() - without_byte_order_mark(text).size());
   MH_CHECK(!text.empty(), FormatError, path, ": the file is empty except for a byte order mark");
   return text;

@@ -18,11 +18,13 @@ namespace multihead::text {
 struct ReadOptions {
   /// Byte-level BPE accepts any bytes, so the file need not be UTF-8.
   bool require_utf8 = true;
+  /// Its lines have a meaning: they may not end in CR alone, which each_line() would read as one.
+  bool in_lines = false;
 };
 
 /// The text of a file, without a UTF-8 byte order mark.
-/// Throws: IoError (missing, a directory, unreadable); FormatError (empty, NUL bytes, UTF-16, not UTF-8: with
-/// the offset and line).
+/// Throws: IoError (missing, a directory, unreadable); FormatError (empty, compressed, NUL bytes, UTF-16, not
+/// UTF-8: with the offset and line).
 std::string read_text(const std::string& path, const ReadOptions& options = {});
 
 /// read_text() of a file that is not a table by its name. Throws FormatError for one that is: its quotes,

@@ -76,7 +76,9 @@ TEST_F(CorpusFileTest, BadFilesSayWhatIsWrong) {
   EXPECT_THAT(format(""), HasSubstr("the file is empty"));
   EXPECT_THAT(format("\xEF\xBB\xBF"), HasSubstr("empty"));
   EXPECT_THAT(format(std::string("ab\nc\0d", 6)), HasSubstr("NUL byte at offset 4 (line 2)"));
-  EXPECT_THAT(format("\xFF\xFEh"), HasSubstr("UTF-16"));
+  EXPECT_THAT(format("\xFF\xFEh"), HasSubstr("this is UTF-16; make it plain text in UTF-8 first (iconv"));
+  EXPECT_THAT(format("\x1F\x8B\x08"), HasSubstr("this is compressed (gzip); make it plain text"));
+  EXPECT_THAT(format("PK\x03\x04"), HasSubstr("this is a ZIP archive"));
   EXPECT_THAT(format("one\ntwo\xE2\x82\n"),
               HasSubstr("not valid UTF-8: byte \"\\xe2\" at offset 7 (line 2)"));
 }
@@ -97,7 +99,8 @@ TEST_F(CorpusFileTest, ReadsPairs) {
   EXPECT_THAT(error("a\tb\nc\n"), HasSubstr("line 2 must have two columns, source and target, got 1"));
   EXPECT_THAT(error("a\tb\tc\n"), HasSubstr("line 1 must have two columns, source and target, got 3"));
   EXPECT_THAT(error("a\tb\n\nc\n"), HasSubstr("line 3 must have two columns, source and target, got 1"));
-  EXPECT_THAT(error("a\tb\rc\td\r"), HasSubstr("line 1 must have two columns, source and target, got 3"));
+  EXPECT_THAT(error("a\tb\rc\td\r"), HasSubstr("its lines end in CR alone"));
+  EXPECT_EQ(read_pairs(put("one.tsv", "a\tb\r")).target.size(), 1u);
   EXPECT_THAT(error("\n \n\r\n"), HasSubstr("no rows"));
   EXPECT_THAT(error("a\t\n"), HasSubstr("line 1 has an empty column"));
   EXPECT_THAT(error("\tb\n"), HasSubstr("line 1 has an empty column"));

@@ -97,6 +97,8 @@ std::vector<SpannedText> parse_spans(std::string_view content, const std::string
   return all;
 }
 
-std::vector<SpannedText> read_spans(const std::string& path) { return parse_spans(read_text(path), path); }
+std::vector<SpannedText> read_spans(const std::string& path) {
+  return parse_spans(read_text(path, {.in_lines = true}), path);
+}
 
 }  // namespace multihead::text

@@ -265,7 +265,7 @@ Table parse_table(std::string_view text, const std::string& where, const TableLa
 
 Table read_table(const std::string& path, const TableLayout& layout, TableFormat format) {
   format_of(path, format, layout.otherwise);  // refuses a name before its content
-  return parse_table(read_text(path), path, layout, format);
+  return parse_table(read_text(path, {.in_lines = true}), path, layout, format);
 }
 
 std::string shared_rows(const std::vector<std::vector<std::string>>& training,

@@ -291,7 +291,7 @@ bool holds_dialogues(const std::string& path) {
 }
 
 Dialogues read_dialogues(const std::string& path, const text::Tokenizer& tokenizer, int64_t length) {
-  const std::string content = text::read_text(path);
+  const std::string content = text::read_text(path, {.in_lines = true});
   std::vector<std::pair<std::string_view, int64_t>> lines;
   text::each_line(content, [&](std::string_view line, int64_t number) { lines.emplace_back(line, number); });
   MH_CHECK(!lines.empty(), FormatError, path, ": the file has no rows");
