@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "multihead/core/text/json.h"
 #include "multihead/embed/text_classifier.h"
 #include "multihead/generate/generate.h"
 #include "multihead/serve/reply.h"
@@ -57,6 +59,7 @@ struct GenerationJob {
   bool wants_logprobs = false;
   bool echoes = false;                                                ///< the listener hears the prompts
   std::function<Constraint(const text::Tokenizer&)> constraint = {};  ///< called as prompts is
+  std::optional<Json> schema = {};  ///< that `constraint` is made of, if it is
   std::unique_ptr<GenerationListener> listener;
   std::shared_ptr<void> ticket = {};  ///< a place in the queue
 };

@@ -5,6 +5,7 @@ namespace multihead::serve {
 
 std::span<const Route> routes() {
   static const Route kRoutes[] = {
+      {"GET", "/", &kOpenAiErrors, greet, true},
       {"GET", "/health", &kOpenAiErrors, health, true},
       {"GET", "/v1/models", &kOpenAiErrors, list_models},
       {"GET", "/v1/models/*", &kOpenAiErrors, show_model},

@@ -66,10 +66,16 @@ void check_key(const HttpRequest& request, const ServiceOptions& options) {
       "invalid_api_key");
 }
 
+// In lower case, without the dot that may end it.
+std::string plain_name(std::string_view host) {
+  std::string name(host.substr(0, host.size() - (host.ends_with('.') ? 1 : 0)));
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return name;
+}
+
 // Without its port.
-std::string_view host_name(std::string_view host) {
-  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
-  return host.substr(0, host.find(':'));
+std::string host_name(std::string_view host) {
+  return plain_name(host.substr(0, host.starts_with('[') ? host.find(']') + 1 : host.find(':')));
 }
 
 bool is_address(std::string_view name) {
@@ -86,16 +92,16 @@ bool is_loopback(std::string_view name) {
 void check_caller(const HttpRequest& request, const ServiceOptions& options) {
   const auto is_known = [&](std::string_view name) {
     return name == "localhost" || is_loopback(name) ||
-           std::ranges::find(options.hosts, name) != options.hosts.end();
+           (!name.empty() && std::ranges::find(options.hosts, name, plain_name) != options.hosts.end());
   };
   const std::string& host = request.header("host");
-  const std::string_view called = host_name(host);
+  const std::string called = host_name(host);
   if (!host.empty() && !is_known(called) && !is_address(called)) {
     throw ApiError(403, concat("this server is not called ", quote(called), "; --allow-host names it so"));
   }
   const std::string& origin = request.header("origin");
   const size_t scheme = origin.find("://");
-  const std::string_view caller =
+  const std::string caller =
       scheme == std::string::npos ? "" : host_name(std::string_view(origin).substr(scheme + 3));
   if (!origin.empty() && !is_known(caller) && (caller != called || !is_address(caller)))
     throw ApiError(403, concat("pages of ", quote(origin), " may not use this server"));

@@ -221,7 +221,7 @@ TEST(ServiceTest, MutatedRequestsAreAnsweredOrRefused) {
 }
 
 TEST(ServiceTest, KeysAndNamesAreChecked) {
-  Service service(test_models(), {.api_keys = {"secret", "other"}, .hosts = {"box.example.org"}});
+  Service service(test_models(), {.api_keys = {"secret", "other"}, .hosts = {"Box.example.org"}});
   const auto status = [&](const std::string& key, const std::string& host, const std::string& origin,
                           const std::string& path = "/v1/models") {
     HttpRequest request = test_request(path, "", "GET");
@@ -235,6 +235,8 @@ TEST(ServiceTest, KeysAndNamesAreChecked) {
   EXPECT_EQ(status("BEARER other", "127.0.0.1:80", ""), 200);
   EXPECT_EQ(status("Bearer secret", "[::1]:80", ""), 200);
   EXPECT_EQ(status("Bearer secret", "box.example.org:80", "http://box.example.org"), 200);
+  EXPECT_EQ(status("Bearer secret", "LocalHost:80", ""), 200);
+  EXPECT_EQ(status("Bearer secret", "BOX.example.ORG.", "http://box.Example.org"), 200);
   EXPECT_EQ(status("", "localhost", ""), 401);
   EXPECT_EQ(status("Bearer secre", "localhost", ""), 401);
   EXPECT_EQ(status("Bearer ", "localhost", ""), 401);
@@ -249,6 +251,20 @@ TEST(ServiceTest, KeysAndNamesAreChecked) {
   EXPECT_EQ(status("Bearer secret", "192.168.0.7:80", "http://192.168.0.7:3000"), 200);
   EXPECT_EQ(status("Bearer secret", "127.0.0.1:80", "http://127.0.0.2:3000"), 200);
   EXPECT_EQ(status("Bearer secret", "localhost:80", "http://[::1]:3000"), 200);
+}
+
+TEST(ServiceTest, AnAddressToListenAtIsNoName) {
+  Service service(test_models(), {.hosts = {"::", "::1", ""}});
+  HttpRequest request = test_request("/v1/models", "", "GET");
+  request.headers["host"] = "[::1]:80";
+  EXPECT_EQ(answer_of(*service.handle(request)).status, 200);
+  for (const char* origin : {"null", "file://", "http://:80"}) {
+    request.headers["origin"] = origin;
+    EXPECT_EQ(answer_of(*service.handle(request)).status, 403) << origin;
+  }
+  request.headers.erase("origin");
+  request.headers["host"] = ":80";
+  EXPECT_EQ(answer_of(*service.handle(request)).status, 403);
 }
 
 TEST(ServiceTest, MoreThanTheQueueHoldsIsTurnedAway) {

@@ -22,12 +22,34 @@ void set_constraint(GenerationJob& job, const std::string& param, Make make) {
   };
 }
 
+// A format binds what is no call. Arguments that need not fit are any object.
+void hold_to_calls(const ToolRequest& tools, GenerationJob& job) {
+  std::vector<Json> functions = tools.functions;
+  if (!tools.must_call && !tools.is_strict) {
+    for (Json& function : functions) function["parameters"] = Json();
+  }
+  set_constraint(job, "tools",
+                 [style = *tools.style, functions, schema = tools.must_call ? std::nullopt : job.schema,
+                  must_call = tools.must_call](const text::Tokenizer& tokenizer) {
+                   if (schema)
+                     return Constraint(tokenizer, text::value_or_call_language(style, functions, *schema));
+                   const auto make = must_call ? text::call_language : text::text_or_call_language;
+                   return Constraint(tokenizer, make(style, functions));
+                 });
+}
+
+std::string function_name(Fields& fields) {
+  const std::string name = fields.required_text("name");
+  if (name.empty()) fields.refuse("name", "a text that is not empty");
+  return name;
+}
+
 Json read_function(const Json& tool, const std::string& place, bool is_flat, bool& is_strict) {
   Fields outer(tool, place + ".");
   outer.only("type", {Json("function")});
   outer.required("type");
   const auto read = [&](Fields& own) {
-    Json function = Json::object({{"name", own.required_text("name")}});
+    Json function = Json::object({{"name", function_name(own)}});
     if (const std::string text = own.text("description"); !text.empty()) function["description"] = text;
     const Json* parameters = own.find("parameters");
     if (parameters != nullptr && !parameters->is_object()) own.refuse("parameters", "a JSON schema");
@@ -56,10 +78,10 @@ std::string named_function(const Json& choice, bool is_flat) {
   outer.required("type");
   std::string name;
   if (is_flat) {
-    name = outer.required_text("name");
+    name = function_name(outer);
   } else {
     Fields inner(outer.required("function"), "tool_choice.function.");
-    name = inner.required_text("name");
+    name = function_name(inner);
     inner.finish();
   }
   outer.finish();
@@ -109,6 +131,7 @@ void read_logit_bias(Fields& fields, const Writer& writer, GenerationJob& job) {
 }
 
 void set_schema(GenerationJob& job, const Json& schema, const std::string& param) {
+  job.schema = schema;
   set_constraint(job, param, [schema](const text::Tokenizer& tokenizer) {
     return Constraint::json_schema(tokenizer, schema);
   });
@@ -120,7 +143,9 @@ void read_response_format(Fields& fields, GenerationJob& job) {
   Fields own(*given, "response_format.");
   const std::string type = own.required_text("type");
   if (type == "json_object") {
-    set_schema(job, Json::object({{"type", "object"}}), "response_format");
+    const Json* schema = own.find("schema");  // llama.cpp's; "value" is that of Hugging Face's client
+    if (schema == nullptr) schema = own.find("value");
+    set_schema(job, schema != nullptr ? *schema : Json::object({{"type", "object"}}), "response_format");
   } else if (type == "json_schema") {
     Fields inner(own.required("json_schema"), "response_format.json_schema.");
     inner.ignore({"name", "description"});
@@ -186,7 +211,7 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
     call.ignore({"index"});
     const std::string id = call.text("id");
     Fields function(call.required("function"), at + ".function.");
-    const std::string name = function.required_text("name");
+    const std::string name = function_name(function);
     const Json& arguments = function.required("arguments");
     Json parsed = arguments;
     if (arguments.is_string()) {
@@ -217,16 +242,9 @@ void set_chat(const ServedModel& model, Json messages, Json variables, ToolReque
   if (style && (tools.style || has_calls)) messages = text::tool_messages(*style, messages, tools.tools);
   if (tools.style) {
     if (*tools.style != text::ToolStyle::list) variables["tools"] = tools.tools;
-    if (tools.must_call || tools.is_strict) {
-      if (job.constraint)
-        throw ApiError(400, "response_format cannot be combined with tools that must be called or are strict",
-                       "response_format");
-      const auto make = tools.must_call ? text::call_language : text::text_or_call_language;
-      set_constraint(job, "tools",
-                     [make, style = *tools.style, list = tools.functions](const text::Tokenizer& t) {
-                       return Constraint(t, make(style, list));
-                     });
-    }
+    if (job.constraint && !job.schema && !tools.must_call)
+      throw ApiError(400, "tools go with a response_format of JSON alone", "response_format");
+    if (tools.must_call || tools.is_strict || job.schema) hold_to_calls(tools, job);
     if (tools.must_call) prefix = text::call_prefix(*tools.style);
     if (*tools.style == text::ToolStyle::mistral) job.decode.skip_special = false;
   }

@@ -33,6 +33,8 @@ void ollama_generate(const Call& call);
 void tokenize(const Call& call);
 void detokenize(const Call& call);
 void metrics(const Call& call);
+/// Says that something answers, which Ollama's programs ask first.
+void greet(const Call& call);
 void openapi(const Call& call);
 extern const ErrorStyle kTeiErrors, kOllamaErrors;
 

@@ -61,6 +61,8 @@ TEST(DialectsTest, WhatIsNotSupportedIsRefusedByName) {
       {kChat, chat + R"(,"tools":[{}])", "tools[0].type is missing"},
       {kChat, chat + R"(,"tools":[{"type":"function","function":{"name":"f","x":1}}])",
        "tools[0].function.x"},
+      {kChat, chat + R"(,"tools":[{"type":"function","function":{"name":""}}])",
+       "tools[0].function.name must be a text that is not empty"},
       {kChat,
        chat +
            R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])",
@@ -421,6 +423,22 @@ TEST(DialectsTest, CallsOfToolsInEveryDialect) {
           .json();
   EXPECT_EQ(ollama.at("message").at("tool_calls").at(size_t{0}).at("function").at("arguments"),
             Json::parse(arguments));
+  // A format binds what is no call; a call that is required has none.
+  const std::string format = R"(,"response_format":{"type":"json_object","value":{"const":"yes"}})";
+  const Answer formatted = ask(long_service, kChat, body + format + R"(,"max_tokens":60})");
+  ASSERT_EQ(formatted.status, 200) << formatted.body;
+  const Json message = choice_of(formatted).at("message");
+  EXPECT_TRUE(message.contains("tool_calls") || message.at("content") == Json("\"yes\"")) << formatted.body;
+  EXPECT_EQ(choice_of(ask(long_service, kChat, body + format + R"(,"tool_choice":"required"})"))
+                .at("message")
+                .at("tool_calls")
+                .at(size_t{0})
+                .at("function")
+                .at("arguments")
+                .as_string(),
+            arguments);
+  EXPECT_THAT(ask(long_service, kChat, body + R"(,"response_format":{"type":"regex","regex":"a"}})").body,
+              HasSubstr("tools go with a response_format of JSON alone"));
   const Answer next = ask(
       long_service, kChat,
       R"({"model":"lm","max_tokens":3,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]})");

@@ -3,6 +3,7 @@
 #include <ctime>
 #include <optional>
 
+#include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
 #include "multihead/core/version.h"
 #include "multihead/serve/dialects/dialects-inl.h"
@@ -45,7 +46,7 @@ Json tag_json(const ServedModel& model) {
                        {"model", model.model.name},
                        {"modified_at", iso_time(model.model.created)},
                        {"size", 0},
-                       {"digest", ""},
+                       {"digest", checksum_text(checksum(concat(model.model.path, model.model.created)))},
                        {"details", details_json(model)}});
 }
 
@@ -186,16 +187,16 @@ void read_options(Fields& fields, const Call& call, const ServedModel& model, Ge
   own.only("presence_penalty", {Json(0)});
   own.only("frequency_penalty", {Json(0)});
   finish_options(own);
+  if (const Json* format = fields.find("format"); format != nullptr && *format != Json("")) {
+    if (!format->is_object() && *format != Json("json")) fields.refuse("format", "json or a JSON schema");
+    set_schema(job, format->is_object() ? *format : Json::object({{"type", "object"}}), "format");
+  }
 }
 
 // Without a prompt the model is asked to be ready.
 void generate_text(const Call& call, Fields& fields, ServedModel& model, GenerationJob job, bool is_chat,
                    const ToolRequest& tools = {}) {
   const bool streams = fields.boolean("stream", true);
-  if (const Json* format = fields.find("format"); format != nullptr && *format != Json("")) {
-    if (!format->is_object() && *format != Json("json")) fields.refuse("format", "json or a JSON schema");
-    set_schema(job, format->is_object() ? *format : Json::object({{"type", "object"}}), "format");
-  }
   fields.only("think", {Json(false)});
   fields.only("images", {Json::array()});
   fields.only("suffix", {Json("")});
@@ -261,13 +262,14 @@ void ollama_show(const Call& call) {
   std::vector<Json> capabilities = {writes ? "completion" : "embedding"};
   if (text::tool_style(model.chat_template)) capabilities.emplace_back("tools");
   call.reply->answer_json(
-      Json::object({{"modelfile", ""},
-                    {"parameters", ""},
-                    {"template", valid_utf8(model.chat_template)},
-                    {"details", details_json(model)},
-                    {"model_info", Json::object({{"general.architecture", model.model.kind()},
-                                                 {"context_length", model.limit}})},
-                    {"capabilities", std::move(capabilities)}})
+      Json::object(
+          {{"modelfile", ""},
+           {"parameters", ""},
+           {"template", valid_utf8(model.chat_template)},
+           {"details", details_json(model)},
+           {"model_info", Json::object({{"general.architecture", model.model.kind()},
+                                        {concat(model.model.kind(), ".context_length"), model.limit}})},
+           {"capabilities", std::move(capabilities)}})
           .dump());
 }
 

@@ -160,7 +160,8 @@ Json json_content(Json schema) {
 
 Json operation(const Route& route, const Json& model) {
   Json answered = Json::object({{"description", "The answer."}});
-  const bool is_text = route.path == std::string_view("/metrics");
+  const std::string_view path = route.path;
+  const bool is_text = path == "/metrics" || path == "/";
   answered["content"] =
       is_text ? Json::object({{"text/plain", Json::object()}}) : json_content(Json::object());
   const Json refused = Json::object(

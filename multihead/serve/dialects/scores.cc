@@ -116,11 +116,10 @@ void rerank(const Call& call) {
   form.shows_texts = fields.boolean(form.is_tei ? "return_text" : "return_documents", false);
   ScoreJob job;
   job.truncates = fields.boolean("truncate", !form.is_tei);
+  form.top = fields.integer("top_n", 0, 1, std::numeric_limits<int64_t>::max());
   if (form.is_tei) {
     form.is_raw = fields.boolean("raw_scores", false);
     fields.only("truncation_direction", {Json("Right"), Json("right")});
-  } else {
-    form.top = fields.integer("top_n", 0, 1, std::numeric_limits<int64_t>::max());
   }
   fields.finish();
   job.reply = call.reply;

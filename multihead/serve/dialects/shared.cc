@@ -84,6 +84,7 @@ Json read_messages(const Json& messages, const std::string& place) {
     if (const std::string name = message.text("tool_name", message.text("name")); !name.empty())
       own["name"] = name;
     message.ignore({"annotations"});
+    message.only("images", {Json::array()});
     for (const char* key : {"refusal", "audio", "function_call"}) {
       if (message.find(key) != nullptr) message.refuse(key, "null");
     }

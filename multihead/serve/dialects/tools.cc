@@ -1,5 +1,6 @@
 // Paths that are about the server itself: tokens, and what monitoring reads.
 #include "multihead/core/error.h"
+#include "multihead/core/version.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 
 namespace multihead::serve {
@@ -56,6 +57,10 @@ void detokenize(const Call& call) {
   fields.finish();
   const std::string text = valid_utf8(model.model.tokenizer().decode(ids));
   call.reply->answer_json(Json::object({{"prompt", text}, {"content", text}}).dump());
+}
+
+void greet(const Call& call) {
+  call.reply->answer(200, "text/plain", concat("multihead ", version(), " is running\n"));
 }
 
 void metrics(const Call& call) {

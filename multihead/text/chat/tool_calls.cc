@@ -130,7 +130,7 @@ PartialCall read_object(std::string_view text) {
     if (end == std::string_view::npos) return call;
     if (is_arguments) call.arguments_end = end;
     if (key == "name") {
-      call.is_wrong = text[at] != '"';
+      call.is_wrong = text[at] != '"' || end == at + 2;
       if (call.is_wrong) return call;
       try {
         call.name = Json::parse(text.substr(at, end - at)).as_string();
@@ -146,8 +146,10 @@ PartialCall read_object(std::string_view text) {
 
 Json any_object() { return Json::object({{"type", "object"}}); }
 
+// The calls of a row, each behind `before`; or values of a schema.
 grammar::LanguagePtr calls_of(const StyleRow& row, const std::vector<Json>& functions,
-                              std::string_view trigger) {
+                              std::string_view before, std::string_view trigger,
+                              const Json* value = nullptr) {
   std::vector<Json> schemas;
   schemas.reserve(functions.size());
   for (const Json& function : functions) {
@@ -157,14 +159,14 @@ grammar::LanguagePtr calls_of(const StyleRow& row, const std::vector<Json>& func
   std::vector<std::string> heads;
   for (const Json& function : functions)
     heads.push_back(concat(R"({"name": )", function.at("name").dump(), ", \"", row.arguments, "\": "));
-  const std::string before = trigger.empty() ? "" : std::string(row.prefix.substr(trigger.size()));
-  const std::string begin = before + (row.is_list ? "[" : ""),
+  const std::string begin = concat(before, row.is_list ? "[" : ""),
                     end = concat("}", row.is_list ? "]" : "", row.suffix);
   std::vector<std::vector<grammar::JsonPart>> alternatives;
   for (size_t i = 0; i < functions.size(); ++i) {
     alternatives.push_back(
         {{.literal = begin}, {.literal = heads[i]}, {.schema = &schemas[i]}, {.literal = end}});
   }
+  if (value != nullptr) alternatives.push_back({{.schema = value}});
   return grammar::json_parts_language(alternatives, trigger);
 }
 
@@ -210,14 +212,23 @@ Json tool_messages(ToolStyle style, const Json& messages, const Json& tools) {
 std::string_view call_prefix(ToolStyle style) { return row_of(style).prefix; }
 
 grammar::LanguagePtr call_language(ToolStyle style, const std::vector<Json>& functions) {
-  return calls_of(row_of(style), functions, "");
+  return calls_of(row_of(style), functions, "", "");
 }
 
 grammar::LanguagePtr text_or_call_language(ToolStyle style, const std::vector<Json>& functions) {
-  MH_CHECK(style == ToolStyle::hermes || style == ToolStyle::list, ValueError,
+  const StyleRow& row = row_of(style);
+  MH_CHECK(row.trigger == kOpen, ValueError,
            "tools: this model's calls begin otherwise than by a text; strict needs a tool_choice that "
            "requires a call");
-  return calls_of(row_of(style), functions, row_of(style).trigger);
+  return calls_of(row, functions, row.prefix.substr(row.trigger.size()), row.trigger);
+}
+
+grammar::LanguagePtr value_or_call_language(ToolStyle style, const std::vector<Json>& functions,
+                                            const Json& schema) {
+  MH_CHECK(style != ToolStyle::mistral, ValueError,
+           "tools: this model's calls begin with a token of their own; a format of the answer goes with a "
+           "tool_choice that requires a call, or none");
+  return calls_of(row_of(style), functions, row_of(style).prefix, "", &schema);
 }
 
 ToolCallParser::ToolCallParser(ToolStyle style, bool in_call, bool only_one)

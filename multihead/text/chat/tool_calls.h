@@ -36,6 +36,9 @@ grammar::LanguagePtr call_language(ToolStyle style, const std::vector<Json>& fun
 /// Free texts in which each call, if there are any, is one of these. Throws ValueError for styles whose calls begin
 /// otherwise than by a text: llama, mistral.
 grammar::LanguagePtr text_or_call_language(ToolStyle style, const std::vector<Json>& functions);
+/// One of these calls, or a JSON text of a schema's values. Throws ValueError for mistral.
+grammar::LanguagePtr value_or_call_language(ToolStyle style, const std::vector<Json>& functions,
+                                            const Json& schema);
 
 /// Splits an answer into text and calls as it comes.
 class ToolCallParser {
@@ -43,7 +46,7 @@ class ToolCallParser {
   struct Event {
     std::string content = {};
     int64_t call = -1;           ///< its number, or -1: this is content
-    std::string name = {};       ///< where a call begins
+    std::string name = {};       ///< where a call begins, else empty
     std::string arguments = {};  ///< the next part of the JSON text
   };
 

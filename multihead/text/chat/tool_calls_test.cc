@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include <string>
 #include <vector>
 
@@ -55,6 +57,9 @@ TEST(ToolCallParserTest, SplitsTextAndCallsHoweverTheyCome) {
       {ToolStyle::hermes, false, "<tool_call>\n{\"name\": \"f\", \"arg",
        "<tool_call>\n{\"name\": \"f\", \"arg"},
       {ToolStyle::hermes, false, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1", "|f({\"x\": 1)"},
+      {ToolStyle::hermes, false, "<tool_call>\n{\"name\": \"\", \"arguments\": {}}\n</tool_call>",
+       "<tool_call>\n{\"name\": \"\", \"arguments\": {}}\n</tool_call>"},
+      {ToolStyle::llama, false, R"({"name": "", "parameters": {}})", R"({"name": "", "parameters": {}})"},
       {ToolStyle::llama, false, R"({"name": "f", "parameters": {"x": 1}})", "|f({\"x\": 1})"},
       {ToolStyle::llama, false, "Hello {x}", "Hello {x}"},
       {ToolStyle::llama, false, R"({"city": "Rome"})", R"({"city": "Rome"})"},
@@ -117,6 +122,21 @@ TEST(ToolCallsTest, AnswersAreHeldToCalls) {
     EXPECT_EQ(heard(one.style, true, one.yes, 1).front(), '|');
   }
   EXPECT_THROW(text_or_call_language(ToolStyle::llama, functions), ValueError);
+  const Json schema = Json::parse(R"({"type":"array","items":{"type":"integer"}})");
+  EXPECT_THROW(value_or_call_language(ToolStyle::mistral, functions, schema), ValueError);
+  for (const auto& [style, call] : std::map<ToolStyle, std::string>{
+           {ToolStyle::hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":2}}\n</tool_call>"},
+           {ToolStyle::llama, R"({"name": "f", "parameters": {"x":2}})"},
+           {ToolStyle::list, R"(<tool_call>[{"name": "f", "arguments": {"x":2}}]</tool_call>)"}}) {
+    grammar::Walker walker(value_or_call_language(style, functions, schema));
+    const auto accepts = [&](const std::string& text) {
+      const int32_t state = walker.run(text, walker.start());
+      return state != grammar::Walker::kDead && walker.accepts(state);
+    };
+    EXPECT_TRUE(accepts("[1, 2]"));
+    EXPECT_FALSE(accepts("[1, 2] or"));
+    EXPECT_TRUE(accepts(call)) << call;
+  }
 }
 
 }  // namespace
