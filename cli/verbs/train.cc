@@ -118,11 +118,15 @@ class TrainVerb : public Verb {
       reading([&] {
         record = io::load_json(file);
         if (record.contains("init")) request_.init = io::path_from_json(record.at("init"));
+        if (record.contains("preset")) request_.preset = record.at("preset").as_string();
       });
-      if (!given_init.empty() && given_init != request_.init) {
-        throw UsageError(
-            concat("--init: the run began from ", quote(request_.init), ", got ", quote(given_init)));
-      }
+      const auto differs = [](const char* flag, const std::string& recorded, const std::string& given) {
+        throw UsageError(concat(flag, ": the run began from ", quote(recorded), ", got ", quote(given)));
+      };
+      if (!given_init.empty() && given_init != request_.init) differs("--init", request_.init, given_init);
+      // Records of earlier versions do not say, and those of other models have none.
+      const std::string& preset = request_.preset;
+      if (is_given("preset") && !preset.empty() && preset != preset_) differs("--preset", preset, preset_);
     }
     reading([&] {
       if (!request_.init.empty()) run_->start_from_init();

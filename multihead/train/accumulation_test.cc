@@ -166,6 +166,16 @@ TEST_F(AccumulationTest, ClassifiersAndTheirAdapters) {
   for (const int64_t rank : {0, 2}) {
     expect_one_batch<ClassifierRun>([&](const Division& d) { return classifier(rank, d); }, train_classifier);
   }
+  labelled = "";  // of which a micro-batch may have one label alone
+  for (uint64_t i = 0; i < 24; ++i)
+    labelled += sentence(i, 5) + (i % 6 < 4 ? "\ta\n" : i % 6 == 4 ? "\tb\n" : "\tc\n");
+  write("labelled.tsv", labelled);
+  const auto balanced = [&](const Division& d) {
+    ClassifierRun run = classifier(0, d);
+    run.settings.balanced = true;
+    return run;
+  };
+  expect_one_batch<ClassifierRun>(balanced, train_classifier);
 }
 
 // The negatives of a query are the documents of its shard, however many micro-batches that is.

@@ -162,12 +162,12 @@ std::unique_ptr<Task> Task::twin(std::vector<nn::NamedTensor>&) const { return n
 
 // The targets of every micro-batch of the step, on every rank: a mean over few counts for less than one over
 // many.
-std::vector<int64_t> TrainLoop::targets() const {
+std::vector<double> TrainLoop::targets() const {
   DataParallel* const parallel = options_.parallel;
   const int64_t each = options_.accumulate;
   const bool has_shards = parallel != nullptr && options_.context == nullptr;
   const int64_t shards = has_shards ? parallel->tree().shards() : 1;
-  std::vector<int64_t> targets(static_cast<size_t>(shards * each), 1);
+  std::vector<double> targets(static_cast<size_t>(shards * each), 1);
   if (std::ssize(targets) == 1) return targets;  // which counts for all, whatever it has
   const int64_t begin = has_shards ? parallel->first_shard() * each : 0;
   const int64_t end = has_shards ? parallel->end_shard() * each : each;
@@ -182,8 +182,8 @@ std::vector<int64_t> TrainLoop::targets() const {
 }
 
 // The micro-batches of one shard, which have `targets` of the step's `total`: its share of the loss.
-TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<const int64_t> targets,
-                                         int64_t total) const {
+TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<const double> targets,
+                                         double total) const {
   const auto loss_of = [&](int64_t index) {
     const Autocast autocast(options_.precision);
     return task.loss(index);
@@ -195,8 +195,7 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<co
     const bool completes = leaves_early && micro + 1 == options_.accumulate;
     Tape tape;
     const Task::Loss part = loss_of(shard * options_.accumulate + micro);
-    const double weight = static_cast<double>(targets[static_cast<size_t>(micro)]) /
-                          static_cast<double>(std::max<int64_t>(total, 1)) * part.share;
+    const double weight = targets[static_cast<size_t>(micro)] / (total > 0 ? total : 1) * part.share;
     const double value = part.value.item();
     // All ranks get the loss first: every rank fails with the same message.
     if (!std::isfinite(value) && options_.parallel == nullptr) {
@@ -218,8 +217,8 @@ void TrainLoop::count(const ShardLoss& loss) {
 // This rank's part of the step. Returns the loss of the whole.
 double TrainLoop::backward_own() {
   DataParallel* const parallel = options_.parallel;
-  const std::vector<int64_t> all = targets();
-  const int64_t total = std::accumulate(all.begin(), all.end(), int64_t{0});
+  const std::vector<double> all = targets();
+  const double total = std::accumulate(all.begin(), all.end(), 0.0);
   if (parallel == nullptr) {
     const ShardLoss whole = backward(task_, progress_.step, all, total);
     count(whole);

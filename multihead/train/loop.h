@@ -39,9 +39,9 @@ class Task {
   /// The loss of micro-batch `index` = 0, 1, …, recorded on the current tape: a function of the index and
   /// the weights only, dropout included, so that a resumed run equals an uninterrupted one.
   virtual Loss loss(int64_t index) = 0;
-  /// The number of targets of micro-batch `index`: what its mean counts for among those of a step. A function
-  /// of the index only.
-  virtual int64_t targets(int64_t index) const = 0;
+  /// The number of targets of micro-batch `index`, or the sum of their weights: what its mean counts for among those of
+  /// a step. A function of the index only.
+  virtual double targets(int64_t index) const = 0;
   /// For ContextParallel, which other kinds of runs refuse: the length of the sequences, and a task over the
   /// same weights with gradients of its own, in the order of trained_parameters().
   virtual int64_t length() const;
@@ -204,8 +204,8 @@ class TrainLoop {
   void give(Order order, int64_t word = 0);
   bool restore_best();
   void step();
-  std::vector<int64_t> targets() const;
-  ShardLoss backward(Task& task, int64_t shard, std::span<const int64_t> targets, int64_t total) const;
+  std::vector<double> targets() const;
+  ShardLoss backward(Task& task, int64_t shard, std::span<const double> targets, double total) const;
   void count(const ShardLoss& loss);
   double backward_own();
   void exchange_losses(std::vector<ShardLoss>& shards);

@@ -59,7 +59,7 @@ class LoraTask : public Task {
     adapter_.apply(network());
     return inner_.loss(index);
   }
-  int64_t targets(int64_t index) const override { return inner_.targets(index); }
+  double targets(int64_t index) const override { return inner_.targets(index); }
   std::optional<double> evaluate(const Sharing& sharing) override {
     merge();
     return inner_.evaluate(sharing);

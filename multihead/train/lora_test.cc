@@ -152,6 +152,10 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
   expect_error<FormatError>(with("r", 4), "has rank 3, but r is 4");
   expect_error<FormatError>(with("target_modules", Json(std::vector<Json>{"query"})),
                             "is none of target_modules");
+  expect_error<FormatError>(with("target_modules", ".*query"), "does not fit target_modules");
+  expect_error<FormatError>(with("target_modules", "(?i).*"), "no regular expression of ECMAScript");
+  for (const char* fitting : {"all-linear", ".*", R"((?:.*\.layer\.[\d]+\..*?)|classifier)"})
+    EXPECT_NO_THROW(with("target_modules", fitting)()) << fitting;
   expect_error<FormatError>(with("exclude_modules", Json(std::vector<Json>{"query"})),
                             "is one of exclude_modules");
   expect_error<FormatError>(with("exclude_modules", Json(".*query")), "exclude_modules \"\\\".*query\\\"\"");

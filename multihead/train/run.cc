@@ -164,6 +164,7 @@ Json to_json(const RunRequest& request, const std::vector<Field>& settings) {
   return Json::object({{"data", io::path_to_json(request.data)},
                        {"tokenizer", io::path_to_json(request.tokenizer)},
                        {"init", io::path_to_json(request.init)},
+                       {"preset", request.init.empty() ? request.preset : ""},
                        {"format", word_of(request.format)},
                        {"settings", to_json(settings)}});
 }

@@ -34,6 +34,7 @@ struct RunRequest {
   /// A model folder whose weights training starts from, and whose tokenizer it takes if `tokenizer` is empty.
   /// The settings describe its model, see start_from(). Empty: random weights.
   std::string init = {};
+  std::string preset = {};  ///< what the settings began from; unused if `init` is given
   std::string folder = {};  ///< output: model, tokenizer, checkpoints, metrics, summary.json
   bool resume = false;
   bool extends = false;  ///< resume: with another number of steps

@@ -148,6 +148,29 @@ text::Encoding encoded(const text::Tokenizer& tokenizer, const Rendered& rendere
   return out;
 }
 
+bool is_empty(const Json& value) {
+  return value.is_null() || value == Json("") ||
+         ((value.is_array() || value.is_object()) && value.size() == 0);
+}
+
+// Keys by which others leave an answer out, weigh it or set it against another.
+void refuse_unlearned(const Json& object, const std::string& where) {
+  constexpr std::string_view kShares[] = {"weight", "train", "label"};
+  constexpr std::string_view kOthers[] = {"chosen", "rejected", "functions", "train_detail"};
+  for (const JsonMember& member : object.members()) {
+    const std::string_view key = member.key.view();
+    const Json& value = member.value;
+    const bool is_share =
+        value == Json(false) || (value.is_number() && value != Json(1) && value != Json(1.0));
+    const bool is_class = key == "label" && value.is_number() && value != Json(0);
+    MH_CHECK(!is_share || is_class || std::ranges::count(kShares, key) == 0, FormatError, where, ": ",
+             quote(key), " must be 1 or true, got ", value.dump().substr(0, 40),
+             ": every answer is learned alike");
+    MH_CHECK(is_empty(value) || std::ranges::count(kOthers, key) == 0, FormatError, where, ": ", quote(key),
+             " is not supported: it would be learned as if it were not there");
+  }
+}
+
 class Reader {
  public:
   explicit Reader(const text::Tokenizer& tokenizer)
@@ -159,7 +182,8 @@ class Reader {
     MH_CHECK((messages != nullptr) + (prompt != nullptr) + (text != nullptr) == 1 &&
                  (prompt == nullptr) == (completion == nullptr),
              FormatError, where, " must have \"messages\", \"prompt\" and \"completion\", or \"text\"");
-    if (text != nullptr) return plain("", as_text(*text, "text", where));
+    if (text != nullptr) return plain("", as_text(*text, "text", where));  // beside anything
+    refuse_unlearned(row, where);
     if (messages != nullptr) return conversation(row, *messages, 0, where);
     if (prompt->is_string() && completion->is_string()) {
       return plain(prompt->as_string(), completion->as_string());
@@ -221,6 +245,9 @@ class Reader {
   // them, whose last words invite them: from the message `first` on.
   Dialogue conversation(const Json& row, const Json& messages, size_t first, const std::string& where) const {
     check_messages(messages, where);
+    for (size_t i = first; i < messages.size(); ++i) {
+      if (messages.at(i).at("role") == Json("assistant")) refuse_unlearned(messages.at(i), where);
+    }
     const Json variables = variables_of(row), marked = spellings_.enclosed(messages);
     const auto render = [&](size_t count, bool invites) {
       Json some = Json::array();

@@ -137,6 +137,15 @@ TEST_F(DialoguesTest, ABatchHasThePlacesBeforeItsTargets) {
   EXPECT_THAT(batch.targets.to_vector<int64_t>(), ElementsAre(9, 7));
 }
 
+TEST_F(DialoguesTest, RowsMayCarryOtherThings) {
+  for (
+      const char* row :
+      {R"({"text":"a","label":false,"weight":2.5})", R"({"prompt":"a","completion":"b","label":true,"id":7})",
+       R"({"prompt":"a","completion":"b","label":"sports","functions":[],"rejected":""})",
+       R"({"messages":[{"role":"user","content":"a","weight":0},{"role":"assistant","content":"b","weight":1}]})"})
+    EXPECT_NO_THROW(read(row)) << row;
+}
+
 TEST_F(DialoguesTest, WrongRowsAreNamedByTheirLine) {
   const std::pair<const char*, const char*> rows[] = {
       {"[]", "line 1 must be an object"},
@@ -151,6 +160,10 @@ TEST_F(DialoguesTest, WrongRowsAreNamedByTheirLine) {
       {"{\"messages\":[{\"role\":\"user\"}]}", "a message must have \"content\""},
       {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "no message of the assistant to learn"},
       {"{\"prompt\":\"a\",\"completion\":[]}", "must both be texts or lists of messages"},
+      {R"({"prompt":"a","completion":"b","label":false})", "\"label\" must be 1 or true, got false"},
+      {R"({"prompt":"a","completion":"b","rejected":"c"})", "\"rejected\" is not supported"},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":0}]})",
+       "\"weight\" must be 1 or true, got 0"},
       {"", "empty"}};
   for (const auto& [row, why] : rows) {
     EXPECT_THAT(([&, row = row] { read(row); }), ThrowsMessage<FormatError>(HasSubstr(why))) << row;

@@ -86,6 +86,12 @@ text::Tokenizer tokenizer_of(const RunRequest& request, const RunFolder* folder,
   if (folder != nullptr) {
     const std::string source = tokenizer_source(request, *folder);
     own = source.empty() ? train() : text::Tokenizer::load(source);
+    const bool is_named = std::ranges::find(request.given, "tokenizer-file") != request.given.end();
+    if (folder->checkpoint() && is_named) {
+      MH_CHECK(text::Tokenizer::load(request.tokenizer).fingerprint() == own->fingerprint(), ValueError,
+               "train: --tokenizer-file ", quote(request.tokenizer),
+               " is not the tokenizer that the run began with");
+    }
   }
   return share_tokenizer(request.group, own ? &*own : nullptr);
 }

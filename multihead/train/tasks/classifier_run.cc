@@ -125,7 +125,13 @@ Task::Loss ClassifierTask::loss(int64_t index) {
           tokens.tokens.numel()};
 }
 
-int64_t ClassifierTask::targets(int64_t) const { return settings_.batch; }
+double ClassifierTask::targets(int64_t index) const {
+  if (!weights_.defined()) return static_cast<double>(settings_.batch);
+  const std::vector<int64_t> rows =
+      batch_rows(index, settings_.batch, std::ssize(data_.training), static_cast<uint64_t>(settings_.seed));
+  const Tensor labels = target_rows(data_.targets.training, rows);
+  return sum(target_rows(weights_, labels.to_vector<int64_t>())).item();
+}
 
 LabelScore score_rows(const Sharing& sharing, const std::vector<int64_t>& all, int64_t batch,
                       const Targets& targets,
@@ -186,8 +192,9 @@ std::vector<std::string> ClassifierTask::notes() const {
 std::vector<std::string> ClassifierTask::warnings() const {
   std::vector<std::string> all = data_.targets.warnings;
   if (known_labels_ > 0) {
-    all.push_back(concat(init_, ": its head has ", known_labels_,
-                         " labels and not all of these, so that a new head takes its place"));
+    all.push_back(concat(
+        init_, ": its head has ", known_labels_,
+        " labels, but not these, or another number of them a text, so that a new head takes its place"));
   }
   if (settings_.freeze && pools_otherwise(init_)) {
     all.push_back(

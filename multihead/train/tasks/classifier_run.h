@@ -74,7 +74,7 @@ class ClassifierTask : public ModelTask<ClassifierSettings, models::Encoder, Lab
   /// The run, whatever trains it.
   static ClassifierSummary train(const RunOf<ClassifierSettings>& run);
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t index) const override;
+  double targets(int64_t index) const override;
   std::optional<LabelScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   void describe(ClassifierSummary& summary) const;

@@ -245,7 +245,7 @@ Task::Loss EmbedderTask::loss(int64_t index) {
   return {loss_of(pairs, rows, vectors), tokens};
 }
 
-int64_t EmbedderTask::targets(int64_t) const { return settings_.batch; }
+double EmbedderTask::targets(int64_t) const { return static_cast<double>(settings_.batch); }
 
 std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& sharing) const {
   if (data_.validation.queries.empty()) return std::nullopt;

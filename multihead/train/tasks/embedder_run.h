@@ -89,7 +89,7 @@ class EmbedderTask : public ModelTask<EmbedderSettings, embed::SentenceEncoder, 
   }
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t index) const override;
+  double targets(int64_t index) const override;
   std::optional<RetrievalScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   void remove_modules(const RunFolder& folder) const { remove_module_folders(model_, folder); }

@@ -70,7 +70,7 @@ class ImageClassifierTask : public ModelTask<ImageClassifierSettings, models::Im
   static ImageClassifierTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t) const override { return settings_.batch; }
+  double targets(int64_t) const override { return static_cast<double>(settings_.batch); }
   std::optional<ImageScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   void describe(ImageClassifierSummary& summary) const;

@@ -196,11 +196,11 @@ Task::Loss LanguageModelTask::loss(int64_t index) {
           static_cast<double>(batch.tokens.size(1)) / static_cast<double>(settings_.model.context)};
 }
 
-int64_t LanguageModelTask::targets(int64_t index) const {
-  if (data_.dialogues.empty()) return settings_.batch * settings_.model.context;
+double LanguageModelTask::targets(int64_t index) const {
+  if (data_.dialogues.empty()) return static_cast<double>(settings_.batch * settings_.model.context);
   int64_t count = 0;
   for (const int64_t row : dialogue_rows(index)) count += data_.dialogues[static_cast<size_t>(row)].targets();
-  return count;
+  return static_cast<double>(count);
 }
 
 std::unique_ptr<Task> LanguageModelTask::twin(std::vector<nn::NamedTensor>& parameters) const {

@@ -73,7 +73,7 @@ class LanguageModelTask : public ModelTask<LanguageModelSettings, models::Langua
   static models::LanguageModel load_init(const std::string& init);
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t index) const override;
+  double targets(int64_t index) const override;
   std::optional<TextLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   Figures rates(const Json&) const override { return {}; }
   void save(io::CheckpointContents& contents) override;

@@ -107,7 +107,9 @@ MaskedLmTask::Batch MaskedLmTask::training_batch(int64_t index) const {
   return batch_of(data_.training, windows);
 }
 
-int64_t MaskedLmTask::targets(int64_t index) const { return training_batch(index).targets.numel(); }
+double MaskedLmTask::targets(int64_t index) const {
+  return static_cast<double>(training_batch(index).targets.numel());
+}
 
 Task::Loss MaskedLmTask::loss(int64_t index) {
   const Batch batch = training_batch(index);

@@ -38,7 +38,7 @@ class MaskedLmTask : public ModelTask<MaskedLmSettings, models::Encoder, MaskedL
   static MaskedLmTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t index) const override;
+  double targets(int64_t index) const override;
   std::optional<MaskedLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
 

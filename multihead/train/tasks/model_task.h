@@ -134,7 +134,8 @@ Files<Texts> read_files(const RunRequest& run,
 /// Checksums of a task's data.
 inline Json data_id(const char* data, const DataSums& sums) {
   Json id = Json::object({{data, checksum_text(sums.training)}});
-  if (sums.validation != 0) id["validation"] = checksum_text(sums.validation);
+  id["validation"] =
+      sums.validation != 0 ? checksum_text(sums.validation) : "";  // so that another one differs
   return id;
 }
 inline Json data_id(const char* data, const DataSums& sums, const text::Tokenizer& tokenizer) {
@@ -380,7 +381,7 @@ class TaskRun final : public AnyRun {
 
   RunRequest& request() override { return run_; }
   std::vector<Field> settings() override { return fields(run_.settings); }
-  void set_preset(const std::string& name) override { run_.settings = T::preset(name); }
+  void set_preset(const std::string& name) override { run_.settings = T::preset(name), run_.preset = name; }
   void start_from_init() override { start_from(run_.settings, run_.init); }
   Json model() const override {
     auto config = run_.settings.model;

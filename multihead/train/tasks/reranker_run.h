@@ -89,7 +89,7 @@ class RerankerTask : public ModelTask<RerankerSettings, models::Encoder, RankedS
   static RerankerTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t) const override { return settings_.batch; }
+  double targets(int64_t) const override { return static_cast<double>(settings_.batch); }
   std::optional<RankedScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   void describe(RerankerSummary& summary) const;

@@ -207,12 +207,12 @@ Task::Loss Seq2SeqTask::loss(int64_t index) {
           batch.tokens};
 }
 
-int64_t Seq2SeqTask::targets(int64_t index) const {
+double Seq2SeqTask::targets(int64_t index) const {
   int64_t count = 0;
   for (const int64_t row : batches_.rows(index)) {
     count += std::ssize(data_.training[static_cast<size_t>(row)].target);
   }
-  return count;
+  return static_cast<double>(count);
 }
 
 std::optional<PairLoss> Seq2SeqTask::score(int64_t most, const Sharing& sharing) const {

@@ -85,7 +85,7 @@ class Seq2SeqTask : public ModelTask<Seq2SeqSettings, models::Seq2Seq, PairLoss>
   static models::Seq2Seq load_init(const std::string& init) { return models::load_seq2seq(init); }
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t index) const override;
+  double targets(int64_t index) const override;
   std::optional<PairLoss> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   std::vector<std::string> warnings() const;

@@ -200,9 +200,10 @@ Task::Loss TaggerTask::loss(int64_t index) {
           tokens.tokens.numel()};
 }
 
-int64_t TaggerTask::targets(int64_t index) const {
+double TaggerTask::targets(int64_t index) const {
   const std::vector<int64_t> labels = targets_of(data_.training, rows_of(index)).to_vector<int64_t>();
-  return std::ranges::count_if(labels, [](int64_t label) { return label != text::kIgnoreTarget; });
+  return static_cast<double>(
+      std::ranges::count_if(labels, [](int64_t label) { return label != text::kIgnoreTarget; }));
 }
 
 std::optional<EntityScore> TaggerTask::score(int64_t most, const Sharing& sharing) const {

@@ -71,7 +71,7 @@ class TaggerTask : public ModelTask<TaggerSettings, models::Encoder, EntityScore
   static TaggerTask make(const Run& run, const Data& data) { return {run.settings, data, run.init}; }
 
   Loss loss(int64_t index) override;
-  int64_t targets(int64_t index) const override;
+  double targets(int64_t index) const override;
   std::optional<EntityScore> score(int64_t most, const Sharing& sharing = {}) const override;
   void save(io::CheckpointContents& contents) override;
   void describe(TaggerSummary& summary) const;

@@ -65,6 +65,8 @@ std::string reason(const RunRequest& request, std::span<const Field> settings, s
   const bool of_tokenizer = name == "tokenizer" || name == "vocab-size" || name == "shared-vocabulary";
   if (of_tokenizer && (!request.init.empty() || !request.tokenizer.empty()))
     return "on a tokenizer that is given";
+  const bool of_start = name == "init-std" || name == "scaled-residual-init" || name == "default-linear-init";
+  if (of_start && !request.init.empty()) return "on weights that --init gives";
   if (name == "time" && request.resume) return "with --resume, which keeps the number of steps";
   if (name.starts_with("validation-") && !request.valid.empty()) return "with --valid";
   return "";
