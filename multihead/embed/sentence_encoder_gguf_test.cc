@@ -196,6 +196,11 @@ TEST(SentenceEncoderGgufTest, WhatWouldChangeTheModelIsRefusedByName) {
   };
   EXPECT_THAT(error("bert.attention.causal", true), HasSubstr("attention.causal"));
   EXPECT_THAT(error("bert.expert_count", 8), HasSubstr("expert_count is not supported"));
+  EXPECT_THAT(error("bert.rope.dimension_count", 12), HasSubstr("rope.dimension_count is not supported"));
+  EXPECT_THAT(error("bert.attention.sliding_window", 1), HasSubstr("sliding_window is not supported"));
+  EXPECT_EQ(error("bert.attention.key_length", 12), "loaded");
+  for (const char* key : {"bert.attention.key_length", "bert.attention.value_length"})
+    EXPECT_THAT(error(key, 8), HasSubstr("_length 8 is not supported: expected 12, the size of a head"));
   EXPECT_THAT(error("bert.block_count", 1), HasSubstr("unexpected blk.1."));
   EXPECT_THAT(error("bert.feed_forward_length", 12), HasSubstr("blk.0.ffn_up.weight: expected [12, 24]"));
   EXPECT_THAT(error("tokenizer.ggml.model", "plamo2"), HasSubstr("WordPiece"));

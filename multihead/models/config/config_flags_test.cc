@@ -63,7 +63,6 @@ constexpr const char* kFlags[] = {"_remove_final_layer_norm",
 const std::set<std::string> kNeutral = {
     "is_decoder",               // of decoders; encoders refuse it
     "is_encoder_decoder",       // of a T5 that is read for its encoder
-    "is_gated_act",             // follows from feed_forward_proj
     "attention_bias",           // of Qwen 2, which has biases whatever it says
     "reorder_and_upcast_attn",  // precision of half types
     "multi_query",              // of Falcon's newer arrangement, which says it otherwise

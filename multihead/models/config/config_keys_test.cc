@@ -121,9 +121,17 @@ TEST(ConfigKeysTest, DecodersAreCausalAndEncodersAreNot) {
   };
   for (const auto& entry : fs::directory_iterator(kData / "hugging_face"))
     check(entry.path(), entry.path().filename() != "eurobert", config_from_json);
-  for (const auto& entry : fs::directory_iterator(kData / "seq2seq"))
-    check(entry.path(), true, seq2seq_config_from_json);
-  check(kData / "marian", true, seq2seq_config_from_json);
+  const auto check_translator = [&](const fs::path& folder) {
+    Json json = io::load_json((folder / "config.json").string());
+    for (const Json& value : {Json(true), Json(false), Json()}) {  // each would change one of the two stacks
+      json["is_causal"] = value;
+      EXPECT_THAT(error_of([&] { seq2seq_config_from_json(json, "config.json"); }),
+                  HasSubstr("\"is_causal\""));
+    }
+    ++families;
+  };
+  for (const auto& entry : fs::directory_iterator(kData / "seq2seq")) check_translator(entry.path());
+  check_translator(kData / "marian");
   for (const auto& entry : fs::directory_iterator(kData / "encoders"))
     check(entry.path(), false, encoder_config_from_json);
   check(kData / "images" / "vit", false, image_encoder_config_from_json);

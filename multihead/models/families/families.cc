@@ -78,6 +78,17 @@ Family<Config> with_causality(Family<Config> family, bool is_causal) {
   return family;
 }
 
+// transformers hides what follows in the encoder, too, where a file says true, and nothing in the decoder where it says
+// anything else.
+Family<Seq2SeqConfig> without_causality(Family<Seq2SeqConfig> family) {
+  family.keys.push_back(
+      {"is_causal", [](io::ConfigReader& r, const std::string& key, Seq2SeqConfig&) {
+         if (r.find(key) != nullptr)
+           r.fail(key, "is not supported: an encoder sees the whole text, a decoder what came before");
+       }});
+  return family;
+}
+
 // The same where transformers means it: in Llama and its kin, without a window.
 Family<LanguageModelConfig> with_either_causality(Family<LanguageModelConfig> family) {
   using C = LanguageModelConfig;
@@ -138,7 +149,7 @@ const std::vector<Family<Seq2SeqConfig>>& families() {
     std::vector<Family<Seq2SeqConfig>> list;
     for (auto* family :
          {marian::marian, marian::pegasus, bart::bart, bart::mbart, t5::t5, t5::mt5, m2m100::m2m100})
-      list.push_back(with_causality(family(), true));
+      list.push_back(without_causality(family()));
     list.push_back(own::seq2seq());
     return list;
   }();

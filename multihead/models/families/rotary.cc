@@ -139,6 +139,11 @@ bool read_ntk(io::ConfigReader& rope, EncoderConfig& c) {
 }
 
 void read_encoder_rotary(io::ConfigReader& config, EncoderConfig& c) {
+  const Json *parameters = config.find("rope_parameters"), *older = config.find("rope_scaling");
+  const bool has_both =
+      parameters != nullptr && older != nullptr && parameters->is_object() && older->is_object();
+  if (has_both && older->size() > 0 && *older != *parameters)
+    config.fail("rope_scaling", "contradicts \"rope_parameters\"");
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     std::optional<io::ConfigReader> rope = config.optional_child(key);
     if (!rope) continue;

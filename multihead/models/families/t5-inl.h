@@ -18,6 +18,9 @@ ConfigKey<C> t5_projection(const std::string& usual) {
   const auto read = [=](io::ConfigReader& r, const std::string& key, C& c) {
     std::string word = r.string_or(key, usual);
     c.gated = word.starts_with(kGated);
+    const Json* gated = r.find("is_gated_act");
+    if (gated != nullptr && !gated->is_null() && *gated != Json(c.gated))
+      r.fail("is_gated_act", concat("contradicts ", quote(key), ", ", quote(word, 80)));
     if (c.gated) word = word.substr(std::string_view(kGated).size());
     const auto words = file_words(Activation());
     const auto activation = [&](const std::string& at, const std::string& name) {

@@ -272,6 +272,7 @@ std::string problem_of(const PeftConfig& config, const std::string& layer, const
       return concat("has rank ", change.a.size(0), ", but r is ", config.rank);
     }
     if (!config.targets.empty() && !is_named(layer, config.targets)) return "is none of target_modules";
+    if (config.pattern && !std::regex_match(layer, *config.pattern)) return "does not fit target_modules";
     if (is_named(layer, config.excluded)) return "is one of exclude_modules";
     const bool is_left_out = !config.layers.empty() && !config.layers.contains(number_of_layer(layer));
     return is_left_out ? "is of none of layers_to_transform" : "";

@@ -1,5 +1,7 @@
 // llama.cpp's names for the weights and sizes of encoders, whose output layers it leaves out.
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
@@ -16,36 +18,43 @@ namespace {
 using C = EncoderConfig;
 
 // Keys that are followed below or by those who load the file, and those that say what the tensors say as
-// well.
-constexpr const char* kKeys[] = {"context_length",
-                                 "embedding_length",
-                                 "block_count",
-                                 "feed_forward_length",
-                                 "vocab_size",
-                                 "pooling_type",
-                                 "hidden_activation",
-                                 "classifier.pooling_type",
-                                 "attention.head_count",
-                                 "attention.head_count_kv",
-                                 "attention.key_length",
-                                 "attention.value_length",
-                                 "attention.layer_norm_epsilon",
-                                 "attention.layer_norm_rms_epsilon",
-                                 "attention.relative_buckets_count",
-                                 "attention.causal",
-                                 "attention.sliding_window",
-                                 "attention.sliding_window_pattern",
-                                 "rope.freq_base",
-                                 "rope.freq_base_swa",
-                                 "rope.dimension_count",
-                                 "rope.scaling.type"};
-// Of nomic-bert-moe besides.
-constexpr const char* kExpertKeys[] = {"expert_count", "expert_used_count", "moe_every_n_layers"};
+// well: of all architectures, and of one.
+constexpr std::string_view kKeys[] = {"context_length",
+                                      "embedding_length",
+                                      "block_count",
+                                      "feed_forward_length",
+                                      "vocab_size",
+                                      "pooling_type",
+                                      "attention.head_count",
+                                      "attention.head_count_kv",
+                                      "attention.key_length",
+                                      "attention.value_length",
+                                      "attention.layer_norm_epsilon",
+                                      "attention.causal",
+                                      "rope.scaling.type"};
+constexpr std::pair<std::string_view, std::string_view> kOwnKeys[] = {
+    {"nomic-bert", "rope.freq_base"},
+    {"nomic-bert", "rope.dimension_count"},
+    {"nomic-bert-moe", "rope.freq_base"},
+    {"nomic-bert-moe", "rope.dimension_count"},
+    {"nomic-bert-moe", "expert_count"},
+    {"nomic-bert-moe", "expert_used_count"},
+    {"nomic-bert-moe", "moe_every_n_layers"},
+    {"modern-bert", "hidden_activation"},
+    {"modern-bert", "classifier.pooling_type"},
+    {"modern-bert", "attention.layer_norm_rms_epsilon"},
+    {"modern-bert", "attention.sliding_window"},
+    {"modern-bert", "attention.sliding_window_pattern"},
+    {"modern-bert", "rope.freq_base"},
+    {"modern-bert", "rope.freq_base_swa"},
+    {"modern-bert", "rope.dimension_count"},
+    {"t5encoder", "attention.layer_norm_rms_epsilon"},
+    {"t5encoder", "attention.relative_buckets_count"}};
 
 class Metadata {
  public:
   Metadata(const io::GgufFile& file, std::string architecture)
-      : file_(file), prefix_(std::move(architecture) + ".") {}
+      : file_(file), architecture_(std::move(architecture)), prefix_(architecture_ + ".") {}
 
   const io::GgufFile& file() const { return file_; }
   bool has(const char* name) const { return file_.has(prefix_ + name); }
@@ -70,9 +79,8 @@ class Metadata {
     for (const std::string& key : file_.keys()) {
       if (!key.starts_with(prefix_)) continue;
       const std::string name = key.substr(prefix_.size());
-      if (prefix_ == "nomic-bert-moe." && std::ranges::find(kExpertKeys, name) != std::end(kExpertKeys))
-        continue;
-      if (std::ranges::find(kKeys, name) == std::end(kKeys)) {
+      const std::pair<std::string_view, std::string_view> own = {architecture_, name};
+      if (std::ranges::count(kKeys, name) + std::ranges::count(kOwnKeys, own) == 0) {
         fail(name.c_str(), " is not supported: what it means is unknown here, and it may change the model");
       }
     }
@@ -88,9 +96,18 @@ class Metadata {
     }
   }
 
+  // What other keys say as well.
+  void check_sizes(const C& c) const {
+    const int64_t head = head_dim(c);
+    for (const char* name : {"attention.key_length", "attention.value_length", "rope.dimension_count"}) {
+      if (integer_or(name, head) != head)
+        fail(name, " ", integer(name), " is not supported: expected ", head, ", the size of a head");
+    }
+  }
+
  private:
   const io::GgufFile& file_;
-  std::string prefix_;
+  std::string architecture_, prefix_;
 };
 
 // The fields that all kinds have.
@@ -260,6 +277,7 @@ Encoder load_gguf_encoder(const std::string& path, bool as_f32, std::optional<nn
   const Metadata metadata(file, kind.name);
   metadata.check_keys();
   const C config = resolved(kind.config(metadata));
+  metadata.check_sizes(config);
   const bool as_stored = !as_f32 && is_packed(file);
   check_gguf_size(file, matrix_weights(config), as_stored);
   const nn::UnfilledParameters unfilled;

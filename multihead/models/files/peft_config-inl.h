@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,7 +15,8 @@ struct PeftConfig {
   std::string file;
   int64_t rank = 0;
   double factor = 0;                       ///< of B · A
-  std::vector<std::string> targets = {};   ///< names of layers or their ends; empty: a pattern, not checked
+  std::vector<std::string> targets = {};   ///< names of layers or their ends; empty: as `pattern` says
+  std::optional<std::regex> pattern = {};  ///< of whole names, in place of `targets`; none: all
   std::vector<std::string> saved = {};     ///< modules_to_save: copies of their own, beside the model's
   std::vector<std::string> excluded = {};  ///< names as in `targets`
   std::set<int64_t> layers = {};           ///< numbers of the layers that change; empty: all

@@ -68,6 +68,22 @@ std::vector<std::string> words_of(const Json& json, const std::string& file, con
   return words;
 }
 
+// A pattern is PEFT's where Python's syntax is ECMAScript's; one that nests groups deeply is nobody's.
+std::regex pattern_of(const std::string& pattern, const std::string& file) {
+  auto syntax = std::regex::ECMAScript | std::regex::nosubs;
+#ifdef __GLIBCXX__
+  syntax |= std::regex_constants::__polynomial;  // in time that no pattern makes exponential
+#endif
+  constexpr size_t kLongest = 4096;
+  try {
+    if (pattern.size() <= kLongest) return std::regex(pattern, syntax);
+  } catch (const std::regex_error&) {
+  }
+  throw FormatError(
+      concat(file, ": target_modules ", quote(pattern, 80),
+             " is not supported: it is no regular expression of ECMAScript; give a list of names"));
+}
+
 }  // namespace
 
 bool is_named(const std::string& layer, const std::vector<std::string>& names) {
@@ -111,6 +127,9 @@ PeftConfig load_peft_config(const std::string& folder) {
     return value != nullptr && value->is_array() ? words_of(*value, file, key) : std::vector<std::string>();
   };
   config.targets = list("target_modules");
+  const Json* targets = given("target_modules");
+  if (targets != nullptr && targets->is_string() && *targets != Json("all-linear"))
+    config.pattern = pattern_of(targets->as_string(), file);
   config.saved = list("modules_to_save");
   config.excluded = list("exclude_modules");
   if (const Json* layers = given("layers_to_transform")) {

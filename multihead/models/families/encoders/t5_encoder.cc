@@ -57,7 +57,7 @@ Family<C> t5_encoder_like(const char* model_type, const std::string& stem, const
       .architecture = stem + "EncoderModel",
       .expresses = is_t5_encoder,
       .keys = R::with_nothing(R::joined({t5_keys(&C::vocab_size, &C::num_layers, usual_projection),
-                                         {head(stem), labels_key<C>()}}),
+                                         {head(stem), labels_key<C>(), R::only("is_decoder", false)}}),
                               {"num_decoder_layers", "is_encoder_decoder", "eos_token_id",
                                "tie_word_embeddings", "decoder_start_token_id", "scale_decoder_outputs"}),
       .map = map,

@@ -98,6 +98,8 @@ void read_bpe(Reader& in, const Json& model) {
       dropout && !(dropout->is_number() && dropout->as_double() == 0))
     in.unsupported("model.dropout", dropout->dump());
   in.model.byte_fallback = in.flag(model, "byte_fallback", "model");
+  if (in.model.byte_fallback && !in.model.word_end.empty())  // whose bytes would follow a character's
+    in.unsupported("model.byte_fallback", "true with end_of_word_suffix");
   in.model.ignore_merges = in.flag(model, "ignore_merges", "model");
   in.model.fuse_unk = in.flag(model, "fuse_unk", "model");
   if (read_pre_tokenizer(in)) {
