@@ -104,6 +104,7 @@ class Attend : public Verb {
 
   void add_translators(look::AttentionPage& page) {
     if (!selection_.rows.empty()) throw UsageError("--rows is for language models and encoders");
+    if (measures_ != "auto") throw UsageError("--measures is for language models and encoders");
     const LoadedTranslator loaded = load_translator_dir(folder_);
     const std::string text = text_or_stdin(text_);
     add(page, folder_, source_, run_of(loaded, source_, text));

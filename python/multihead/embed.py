@@ -57,6 +57,13 @@ class _TextEncoder:
             raise ValueError(f"{type(self).__name__}: prompt_name {name!r} is none of {sorted(self.prompts)}")
         return "" if name is None else self.prompts[name]
 
+    def _chosen(self, prompt, prompt_name, otherwise):
+        if prompt is None:
+            return self._prompt(prompt_name or otherwise)
+        if prompt_name is not None:
+            raise ValueError(f"{type(self).__name__}: give prompt or prompt_name, not both")
+        return prompt
+
     def _work(self, batch_size, show_progress_bar):
         return {"batch_tokens": _batch_tokens(batch_size), "progress": _bar if show_progress_bar else None,
                 "precision": {"f32": "float32", "bf16": "bfloat16"}[self.precision]}
@@ -142,9 +149,8 @@ class SentenceEncoder(_TextEncoder):
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
         route = self._route(task)
-        if prompt is None:
-            own = route.default_prompt_name  # an adapter's
-            prompt = self._prompt(prompt_name or (own if own != self._encoder.default_prompt_name else None) or self.default_prompt_name)
+        own = route.default_prompt_name  # an adapter's
+        prompt = self._chosen(prompt, prompt_name, (own if own != self._encoder.default_prompt_name else None) or self.default_prompt_name)
         vectors = route.encode(
             texts, prompt=prompt, normalize=normalize_embeddings or None, truncate_dim=truncate_dim or min(self.truncate_dim or 0, self._encoder.dim),
             **self._work(batch_size, show_progress_bar))
@@ -239,8 +245,7 @@ class SparseEncoder(_TextEncoder):
         _only("SparseEncoder", device=(device, "cpu"))
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
-        if prompt is None:
-            prompt = self._prompt(prompt_name or self.default_prompt_name)
+        prompt = self._chosen(prompt, prompt_name, self.default_prompt_name)
         ends, columns, values = self._encoder.encode(texts, prompt=prompt, max_active=max_active_dims or self.max_active_dims or 0,
                                                      **self._work(batch_size, show_progress_bar))
         rows = SparseVectors(np.asarray(values), np.asarray(columns), np.asarray(ends), (len(texts), self._encoder.dim))
@@ -306,8 +311,7 @@ class MultiVectorEncoder(_TextEncoder):
             raise ValueError(f"MultiVectorEncoder: task must be 'query', 'document' or None, got {task!r}")
         single = isinstance(sentences, str)
         texts = [sentences] if single else list(sentences)
-        if prompt is None:
-            prompt = self._prompt(prompt_name or self.default_prompt_name)
+        prompt = self._chosen(prompt, prompt_name, self.default_prompt_name)
         vectors, ends = self._encoder.encode(texts, task=task or "none", prompt=prompt, normalize=normalize_embeddings or None,
                                              **self._work(batch_size, show_progress_bar))
         parts = np.split(np.asarray(vectors), np.asarray(ends)[1:-1]) if texts else []

@@ -146,6 +146,10 @@ def onnx_attention(
         if is_wrong:
             raise ValueError(f"onnx_attention: {message}")
     Q, K, V = _check("Q", Q), _check("K", K), _check("V", V)
+    # TensorProto's types; of 16-bit inputs the softmax is f32's, which is more than they ask for.
+    fitting = (11,) if np.float64 in (Q.dtype, K.dtype, V.dtype) else (1, 10, 16)
+    if softmax_precision not in (None, *fitting):
+        raise ValueError(f"onnx_attention: softmax_precision must be one of {fitting} for these types, got {softmax_precision}")
     q, k, v = _split("Q", Q, q_num_heads), _split("K", K, kv_num_heads), _split("V", V, kv_num_heads)
     past = 0 if past_key is None else np.asarray(past_key).shape[2]
     k, v = _past("past_key", past_key, k), _past("past_value", past_value, v)

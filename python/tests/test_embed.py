@@ -65,6 +65,8 @@ def test_prompts(folder):
     assert np.array_equal(encoder.encode("sun", prompt="the red "), encoder.encode("the red sun"))
     with pytest.raises(ValueError, match="prompt_name 'other' is none of \\['query'\\]"):
         encoder.encode("sun", prompt_name="other")
+    with pytest.raises(ValueError, match="give prompt or prompt_name, not both"):
+        encoder.encode("sun", prompt="the ", prompt_name="query")
     with pytest.raises(ValueError, match="prompt_name 'other' is none of"):
         mh.SentenceEncoder(folder, default_prompt_name="other")
     assert np.array_equal(encoder.encode_query("sun"), encoder.encode("the red sun"))

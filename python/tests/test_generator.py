@@ -34,6 +34,16 @@ def test_sequences_are_as_alone(model):
         assert generator.take(i) == expected
 
 
+def test_prompts_are_sequences_of_tokens(model):
+    expected = model.generate([0, 1, 2], max_new_tokens=3, temperature=0)
+    for same in (range(3), (0, 1, 2), np.arange(3)):
+        assert model.generate(same, max_new_tokens=3, temperature=0) == expected
+    assert model.generate([range(3), np.arange(3)], max_new_tokens=3, temperature=0) == [expected] * 2
+    for wrong in (3, b"abc", bytearray(3), np.array(3), [[1], 2], [1, [2]], {1, 2}):
+        with pytest.raises((TypeError, ValueError), match="prompts"):
+            model.generate(wrong, max_new_tokens=3)
+
+
 def test_prompts_are_kept_in_a_folder(model, tmp_path):
     prompts = [[1] * 20 + [last] for last in (2, 3)]
     expected = [model.generate(prompt, max_new_tokens=4, temperature=0) for prompt in prompts]

@@ -103,6 +103,7 @@ def test_empty_rows_and_cache_lengths(rng):
         (dict(qk_matmul_output_mode=4), ValueError, "qk_matmul_output_mode"),
         (dict(scale=float("nan")), ValueError, "NaN"),
         (dict(softcap=-1.0), ValueError, "softcap"),
+        (dict(softmax_precision=11), ValueError, "softmax_precision must be one of (1, 10, 16) for these types, got 11"),
         (dict(past_key=np.ones((2, 1, 3, 4), "f4")), ValueError, "come together"),
         (dict(nonpad_kv_seqlen=np.array([6, 5])), ValueError, "within 0 to 5"),
         (dict(attn_mask=np.ones((2, 5), "i4")), TypeError, "attn_mask"),

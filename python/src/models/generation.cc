@@ -36,6 +36,10 @@ bool has_axes(const nb::object& x) {
   return nb::hasattr(x, "ndim") && nb::cast<int>(nb::object(x.attr("ndim"))) > 0;
 }
 
+bool is_number(nb::handle x) {
+  return PyLong_Check(x.ptr()) || (nb::hasattr(x, "__index__") && !has_axes(nb::borrow(x)));
+}
+
 std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
   if (PyUnicode_Check(prompts.ptr())) {
     throw nb::type_error(
@@ -43,7 +47,9 @@ std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
         "multihead.TextGenerator(folder).generate(text)");
   }
   std::vector<std::vector<int32_t>> rows;
-  const auto convert = [](nb::handle row) {
+  const auto convert = [](nb::handle given) {
+    const bool is_range = PyRange_Check(given.ptr());
+    const nb::object row = is_range ? nb::object(nb::list(given)) : nb::borrow(given);
     std::vector<int32_t> tokens;
     for (const int64_t t : to_integers(row, {"generate", "prompts"})) {
       MH_CHECK(t >= INT32_MIN && t <= INT32_MAX, ValueError, "generate: token ", t,
@@ -52,17 +58,21 @@ std::vector<std::vector<int32_t>> to_prompts(nb::handle prompts, bool& single) {
     }
     return tokens;
   };
-  const bool is_list = PyList_Check(prompts.ptr()) || PyTuple_Check(prompts.ptr());
-  if (is_list && nb::len(prompts) > 0) {
-    nb::object first = nb::object(prompts[0]);
-    single = PyLong_Check(first.ptr()) || (nb::hasattr(first, "__index__") && !has_axes(first));
-  } else {
-    single = !is_list && nb::cast<int>(nb::object(prompts.attr("ndim"))) == 1;
-  }
+  const bool is_array = nb::hasattr(prompts, "ndim");
+  const bool is_sequence = PySequence_Check(prompts.ptr()) != 0 && !PyBytes_Check(prompts.ptr()) &&
+                           !PyByteArray_Check(prompts.ptr());
+  if (is_array ? !has_axes(nb::borrow(prompts)) : !is_sequence)
+    throw nb::type_error("generate: prompts must be a sequence of token ids, or of such sequences");
+  const bool is_empty = nb::len(prompts) == 0;
+  single = is_array ? nb::cast<int>(nb::object(prompts.attr("ndim"))) == 1
+                    : !is_empty && is_number(nb::object(prompts[0]));
   if (single) {
     rows.push_back(convert(prompts));
-  } else {
-    for (nb::handle row : prompts) rows.push_back(convert(row));
+    return rows;
+  }
+  for (nb::handle row : prompts) {
+    if (is_number(row)) throw nb::type_error("generate: prompts has token ids beside rows of them");
+    rows.push_back(convert(row));
   }
   return rows;
 }

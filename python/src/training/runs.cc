@@ -134,6 +134,7 @@ nb::object train_kind(const std::string& kind, const Path& data, const Path& fol
   request.overwrite = overwrite;
   MH_CHECK(!resume || !overwrite, ValueError, "train ", kind, ": give resume or overwrite, not both");
   for (const auto& [name, value] : settings) request.given.push_back(nb::cast<std::string>(name));
+  if (!request.tokenizer.empty()) request.given.emplace_back("tokenizer-file");
   if (!request.init.empty()) run->start_from_init();
   assign_settings(kind, run->settings(), settings);
   const std::shared_ptr<distributed::Group> group = unlocked([] { return distributed::world(); });
