@@ -16,10 +16,8 @@ Model known_weights(const Config& config, Model from, Rng& rng, std::vector<std:
   Model model(config, rng);
   std::map<std::string, Tensor> known;
   const auto takes_several = [](const Config& c) { return c.problem_type == ProblemType::multi_label; };
-  const bool same_problem = from.config().problem_type == ProblemType::unstated ||
-                            takes_several(from.config()) == takes_several(config);
-  const bool same_labels =
-      from.config().head == config.head && from.config().labels == config.labels && same_problem;
+  const bool same_labels = from.config().head == config.head && from.config().labels == config.labels &&
+                           takes_several(from.config()) == takes_several(config);
   for (const nn::NamedTensor& p : nn::named_parameters(from)) {
     if (same_labels || !p.name.starts_with("classifier.")) known[p.name] = p.tensor;
   }

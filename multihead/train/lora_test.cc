@@ -154,6 +154,11 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
                             "is none of target_modules");
   expect_error<FormatError>(with("target_modules", ".*query"), "does not fit target_modules");
   expect_error<FormatError>(with("target_modules", "(?i).*"), "no regular expression of ECMAScript");
+  for (const std::string& large :
+       {std::string(101, '(') + "a" + std::string(101, ')'), std::string(4097, 'a'),
+        std::string("((a?){40}){40}"), std::string("(a?){9999999999999999999999}")})
+    expect_error<FormatError>(with("target_modules", large),
+                              "nests over 100 groups or repeats over 1000 times");
   for (const char* fitting : {"all-linear", ".*", R"((?:.*\.layer\.[\d]+\..*?)|classifier)"})
     EXPECT_NO_THROW(with("target_modules", fitting)()) << fitting;
   expect_error<FormatError>(with("exclude_modules", Json(std::vector<Json>{"query"})),

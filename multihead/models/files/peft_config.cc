@@ -68,20 +68,40 @@ std::vector<std::string> words_of(const Json& json, const std::string& file, con
   return words;
 }
 
-// A pattern is PEFT's where Python's syntax is ECMAScript's; one that nests groups deeply is nobody's.
+// std::regex recurses by groups within each other and by what braces repeat: a file could use up the stack.
+bool is_bounded(const std::string& pattern) {
+  constexpr size_t kLongest = 4096;
+  constexpr int64_t kDeepest = 100, kMostCopies = 1000;
+  int64_t open = 0, copies = 1, number = 0;
+  bool in_braces = false;
+  for (const char c : pattern) {
+    open += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c >= '0' && c <= '9') {
+      number = std::min(10 * number + (c - '0'), kMostCopies + 1);
+      continue;
+    }
+    if (in_braces) copies *= std::max<int64_t>(number, 1);
+    if (open > kDeepest || copies > kMostCopies) return false;
+    number = 0;
+    in_braces = c == '{' || (in_braces && c == ',');
+  }
+  return pattern.size() <= kLongest;
+}
+
+// A pattern is PEFT's where Python's syntax is ECMAScript's.
 std::regex pattern_of(const std::string& pattern, const std::string& file) {
   auto syntax = std::regex::ECMAScript | std::regex::nosubs;
 #ifdef __GLIBCXX__
   syntax |= std::regex_constants::__polynomial;  // in time that no pattern makes exponential
 #endif
-  constexpr size_t kLongest = 4096;
+  const char* problem = "it is longer than 4096 bytes, nests over 100 groups or repeats over 1000 times";
   try {
-    if (pattern.size() <= kLongest) return std::regex(pattern, syntax);
+    if (is_bounded(pattern)) return std::regex(pattern, syntax);
   } catch (const std::regex_error&) {
+    problem = "it is no regular expression of ECMAScript";
   }
-  throw FormatError(
-      concat(file, ": target_modules ", quote(pattern, 80),
-             " is not supported: it is no regular expression of ECMAScript; give a list of names"));
+  throw FormatError(concat(file, ": target_modules ", quote(pattern, 80), " is not supported: ", problem,
+                           "; give a list of names"));
 }
 
 }  // namespace
