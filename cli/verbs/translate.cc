@@ -51,6 +51,7 @@ class Translate : public Verb {
     if (options_.beam.sample && options_.beam.sampling.temperature == 0)
       refuse_given("at temperature 0", {"top-k", "top-p", "seed"});
     if (!options_.beam.sample) refuse_given("without --sample", {"temperature", "top-k", "top-p", "seed"});
+    if (common.json) refuse_given("with --json, which has them", {"scores"});
     suppress_words(loaded);
     beam_search(model, {}, options_.beam);  // reports invalid options before any line is read
     const train::StopSignals signals;

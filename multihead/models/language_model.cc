@@ -64,6 +64,23 @@ void resolve_latent(LanguageModelConfig& c) {
   if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
 }
 
+// A field that is of some positions alone, and is not as it is by default, would go unheeded beside others.
+void check_positions(const LanguageModelConfig& c) {
+  const LanguageModelConfig usual;
+  const bool rotates = c.positions == Positions::rotary;
+  const std::pair<const char*, bool> fields[] = {
+      {"rotary_base", rotates || c.rotary_base == usual.rotary_base},
+      {"local_rotary_base", rotates || c.local_rotary_base == usual.local_rotary_base},
+      {"rotary_fraction", rotates || c.rotary_fraction == usual.rotary_fraction},
+      {"rotary_layout", rotates || c.rotary_layout == usual.rotary_layout},
+      {"rotary_scaling", rotates || c.rotary_scaling == usual.rotary_scaling},
+      {"unrotated_every", rotates || c.unrotated_every == usual.unrotated_every},
+      {"position_offset", c.positions == Positions::learned || c.position_offset == usual.position_offset}};
+  for (const auto& [field, fits] : fields) {
+    MH_CHECK(fits, ValueError, "config: ", field, " has no effect on positions ", word_of(c.positions));
+  }
+}
+
 }  // namespace
 
 template <>
@@ -210,6 +227,7 @@ LanguageModelConfig language_model_preset(const std::string& name) {
 
 LanguageModel::LanguageModel(const LanguageModelConfig& config, Rng& rng) : config_(resolved(config)) {
   const LanguageModelConfig& c = config_;
+  check_positions(c);
   check_weight_memory(matrix_weights(c));
   token_embedding = nn::Embedding(c.vocab_size, c.embed_dim, rng);
   if (c.positions == Positions::learned) {

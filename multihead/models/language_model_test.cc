@@ -200,6 +200,10 @@ TEST(LanguageModelTest, BadConfigsAndInputsAreNamed) {
   refused([](auto& c) { c.head_dim = 6, c.rotary_fraction = 0.5; });
   refused([](auto& c) { c.head_dim = 3; });
   refused([](auto& c) { c.rotary_base = -1; });
+  refused([](auto& c) { c.position_offset = 2; });
+  refused([](auto& c) { c.positions = Positions::alibi, c.rotary_fraction = 0.5; });
+  refused(
+      [](auto& c) { c.positions = Positions::learned, c.rotary_scaling.kind = RotaryScaling::Kind::linear; });
   for (int64_t LanguageModelConfig::*size :  // sums and products of them are no numbers any more
        {&LanguageModelConfig::vocab_size, &LanguageModelConfig::num_kv_heads, &LanguageModelConfig::head_dim,
         &LanguageModelConfig::ffn_dim, &LanguageModelConfig::num_layers, &LanguageModelConfig::context}) {

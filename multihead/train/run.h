@@ -130,6 +130,9 @@ std::unique_ptr<RunFolder> folder_of(const RunRequest& request);
 /// The folder whose tokenizers a run has: its checkpoint's, so that a resumed run goes on with those it began
 /// with, or those that it was given; empty: none.
 std::string tokenizer_source(const RunRequest& request, const RunFolder& folder);
+/// Throws ValueError if a resumed run is given a tokenizer by name that is not its own.
+void check_named_tokenizer(const RunRequest& request, const RunFolder& folder,
+                           FunctionRef<std::vector<uint64_t>(const std::string& source)> fingerprints);
 /// The leader's tokenizer on every rank; `own` is null on the others.
 text::Tokenizer share_tokenizer(distributed::Group* group, const text::Tokenizer* own);
 /// The leader's, read or trained, on every rank.

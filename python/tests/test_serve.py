@@ -108,6 +108,12 @@ def test_a_request_says_what_its_texts_are_for(tmp_path):
                         np.testing.assert_allclose(got[task], unit, rtol=0, atol=0 if path == "/v1/embeddings" else 1e-6)
             status, answer = ask(server, "/api/embeddings", {"model": name, "task": "query", "prompt": texts[0]})
             assert np.array_equal(np.asarray(answer["embedding"], "f4"), expected["query"][0])
+        np.testing.assert_array_equal(vectors("/embed", model=str(prompted), prompt_name="sun", inputs=texts),
+                                      vectors("/embed", model=str(prompted), task="sun", inputs=texts))
+        for name, body, why in ((prompted, {"prompt_name": "document"}, "has no prompt_name"), (routed, {"prompt_name": "title"}, "has no prompt_name"),
+                                (prompted, {"prompt_name": "sun", "task": "query"}, "not both")):
+            status, answer = ask(server, "/embed", {"model": str(name), "inputs": texts, **body})
+            assert status == 400 and why in answer["error"], answer
         for name, known in ((routed, "document, query, title"), (prompted, "document, passage, query, sun"), (bert, "document, query")):
             for path, key in paths.items():
                 status, answer = ask(server, path, {"model": str(name), key: texts, "task": "headline"})

@@ -29,6 +29,7 @@ expect 0 '' "${train[@]}" --data train.tsv --valid valid.tsv --out run
 expect 2 'resume it' "${train[@]}" --data train.tsv --valid valid.tsv --out run
 
 expect 0 '' "$multihead" translate run --text abba
+expect 2 '--scores has no effect with --json' "$multihead" translate run --text abba --json --scores
 expect 0 'tokenizer: characters' "$multihead" info run
 expect 0 '"kv_cache_bytes": [1-9]' "$multihead" info run --json
 expect 0 'ok +search' "$multihead" check run --length 7

@@ -16,6 +16,17 @@ ConfigKeys<Config> field_keys() {
   return keys;
 }
 
+// Folders of earlier versions may hold fields of positions that the model does not have, which it did not heed.
+void drop_unheeded(io::ConfigReader&, const std::string&, LanguageModelConfig& c) {
+  const LanguageModelConfig usual;
+  if (c.positions != Positions::rotary) {
+    c.rotary_base = usual.rotary_base, c.local_rotary_base = usual.local_rotary_base;
+    c.rotary_fraction = usual.rotary_fraction, c.rotary_layout = usual.rotary_layout;
+    c.rotary_scaling = usual.rotary_scaling, c.unrotated_every = usual.unrotated_every;
+  }
+  if (c.positions != Positions::learned) c.position_offset = usual.position_offset;
+}
+
 }  // namespace
 
 Family<LanguageModelConfig> language_model() {
@@ -24,7 +35,7 @@ Family<LanguageModelConfig> language_model() {
   // Scaled frequencies are read before "rotary_base", which is told last.
   const ConfigKey<C> rotary = rotary_key();
   keys.insert(keys.begin(), {rotary.name, rotary.read});
-  keys.push_back({rotary.name, {}, [=](const C& c, const std::string& key, Json& json) {
+  keys.push_back({rotary.name, drop_unheeded, [=](const C& c, const std::string& key, Json& json) {
                     if (c.rotary_scaling != RotaryScaling{}) rotary.write(c, key, json);
                   }});
   return {.name = "multihead",

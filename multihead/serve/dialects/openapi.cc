@@ -99,7 +99,7 @@ constexpr Body kBodies[] = {
      "top_n:positive "
      "return_documents:flag truncate:flag truncation_direction:side"},
     {"/embed",
-     "model:model inputs!:inputs task:text normalize:true truncate:flag dimensions:positive "
+     "model:model inputs!:inputs task:text prompt_name:text normalize:true truncate:flag dimensions:positive "
      "truncation_direction:side"},
     {"/predict",
      "model:model inputs!:inputs raw_scores:flag truncate:flag truncation_direction:side parameters:empty"},

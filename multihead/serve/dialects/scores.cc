@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/enumeration-inl.h"
 #include "multihead/core/version.h"
 #include "multihead/serve/dialects/dialects-inl.h"
 
@@ -41,6 +42,19 @@ std::vector<std::string> read_documents(Fields& fields, const char* key, int64_t
     document.finish();
   }
   return documents;
+}
+
+// What texts are embedded for: `task`, or that dialect's name for one of an encoder whose tasks are its prompts.
+std::string read_task_or_prompt(Fields& fields, const ServedModel& model) {
+  const std::string name = fields.text("prompt_name"), task = read_task(fields, model);
+  if (name.empty()) return task;
+  const embed::SentenceEncoder& encoder = model.encoder();
+  if (!task.empty()) throw ApiError(400, "give task or prompt_name, not both", "prompt_name");
+  if (encoder.prompts().contains(name) && encoder.tasks().contains(name)) return name;
+  throw ApiError(400,
+                 concat("the model ", quote(model.model.name), " has no prompt_name ", quote(name, 80),
+                        "; give task, one of ", Enumeration(encoder.tasks())),
+                 "prompt_name");
 }
 
 struct RerankForm {
@@ -149,7 +163,7 @@ void tei_embed(const Call& call) {
   EmbedJob job;
   job.reply = call.reply;
   job.inputs = read_inputs(fields.required("inputs"), "inputs", call.service.options.max_inputs);
-  job.task = read_task(fields, model);
+  job.task = read_task_or_prompt(fields, model);
   job.has_unit_length = fields.boolean("normalize", true);
   if (!job.has_unit_length && model.encoder().normalizes())
     throw ApiError(400, "normalize is supported only as true: the model scales its vectors to length 1",

@@ -73,6 +73,15 @@ std::string tokenizer_source(const RunRequest& request, const RunFolder& folder)
   return request.tokenizer.empty() ? request.init : request.tokenizer;
 }
 
+void check_named_tokenizer(const RunRequest& request, const RunFolder& folder,
+                           FunctionRef<std::vector<uint64_t>(const std::string& source)> fingerprints) {
+  const bool is_named = std::ranges::find(request.given, "tokenizer-file") != request.given.end();
+  if (!is_named || !folder.checkpoint()) return;
+  MH_CHECK(fingerprints(request.tokenizer) == fingerprints(folder.checkpoint()->path), ValueError,
+           "train: --tokenizer-file ", quote(request.tokenizer),
+           " is not the tokenizer that the run began with");
+}
+
 text::Tokenizer share_tokenizer(distributed::Group* group, const text::Tokenizer* own) {
   if (group == nullptr) return *own;
   const std::string json = group->broadcast_text(0, own != nullptr ? own->to_json() : "");
@@ -86,12 +95,9 @@ text::Tokenizer tokenizer_of(const RunRequest& request, const RunFolder* folder,
   if (folder != nullptr) {
     const std::string source = tokenizer_source(request, *folder);
     own = source.empty() ? train() : text::Tokenizer::load(source);
-    const bool is_named = std::ranges::find(request.given, "tokenizer-file") != request.given.end();
-    if (folder->checkpoint() && is_named) {
-      MH_CHECK(text::Tokenizer::load(request.tokenizer).fingerprint() == own->fingerprint(), ValueError,
-               "train: --tokenizer-file ", quote(request.tokenizer),
-               " is not the tokenizer that the run began with");
-    }
+    check_named_tokenizer(request, *folder, [](const std::string& from) {
+      return std::vector{text::Tokenizer::load(from).fingerprint()};
+    });
   }
   return share_tokenizer(request.group, own ? &*own : nullptr);
 }

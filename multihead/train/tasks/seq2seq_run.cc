@@ -257,6 +257,10 @@ PairTokenizers tokenizers_of(const Seq2SeqRun& run, const RunFolder* folder,
   if (folder != nullptr) {
     const std::string source = tokenizer_source(run, *folder);
     own = source.empty() ? train_tokenizers(training, run.settings) : load_pair_tokenizers(source);
+    check_named_tokenizer(run, *folder, [](const std::string& from) {
+      const PairTokenizers both = load_pair_tokenizers(from);
+      return std::vector{both.source.fingerprint(), both.target.fingerprint()};
+    });
   }
   if (run.group == nullptr) return *own;
   return {share_tokenizer(run.group, own ? &own->source : nullptr),

@@ -225,6 +225,16 @@ TEST_F(Seq2SeqRunTest, BadInputIsNamedAndLeavesNothing) {
   other.resume = true;
   other.settings.lr = 0.5;
   expect_error<ValueError>(other, "lr was");
+  Seq2SeqRun renamed = run("c");
+  renamed.resume = true, renamed.given = {"tokenizer-file"};
+  renamed.tokenizer = (root_ / "c").string();
+  train_seq2seq(renamed);
+  write_file_atomically(root_ / "long.tsv", "zebra\tquagga\n");
+  Seq2SeqRun longer = run("d");
+  longer.data = (root_ / "long.tsv").string();
+  train_seq2seq(longer);
+  renamed.tokenizer = (root_ / "d").string();
+  expect_error<ValueError>(renamed, "is not the tokenizer that the run began with");
 }
 
 }  // namespace
