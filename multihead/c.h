@@ -65,7 +65,7 @@ mh_status mh_attention(const mh_attention_shape* shape, const float* query, cons
 
 /* A language model with its tokenizer. */
 typedef struct mh_model mh_model;
-/* Reads a folder in Hugging Face's form or a GGUF file. `weights` are bf16, f16, int8, q8, q5 or q4, or NULL: as stored. */
+/* Reads a folder in Hugging Face's form or a GGUF file; after a failure *model is NULL. `weights` are bf16, f16, int8, q8, q5 or q4, or NULL: as stored. */
 mh_status mh_model_load(const char* path, const char* weights, mh_model** model);
 void mh_model_free(mh_model* model);
 
@@ -86,7 +86,7 @@ typedef struct mh_generate_options {
 #define MH_GENERATE_OPTIONS \
   { sizeof(mh_generate_options), 100, -1, -1, -1, 0, NULL, 0, NULL, NULL }
 
-/* Continues a prompt. *text, if `text` is not NULL, is to be freed by mh_free(). */
+/* Continues a prompt. *text, if `text` is not NULL, is to be freed by mh_free(); after a failure it is NULL. */
 mh_status mh_generate(mh_model* model, const char* prompt, const mh_generate_options* options, char** text);
 
 typedef struct mh_message {
@@ -98,7 +98,7 @@ mh_status mh_chat(mh_model* model, const mh_message* messages, size_t count,
                   const mh_generate_options* options, char** text);
 void mh_free(char* text);
 
-/* Texts to vectors, by a folder of sentence-transformers or an encoder's. */
+/* Texts to vectors, by a folder of sentence-transformers or an encoder's; after a failure *encoder is NULL. */
 typedef struct mh_encoder mh_encoder;
 mh_status mh_encoder_load(const char* path, mh_encoder** encoder);
 void mh_encoder_free(mh_encoder* encoder);

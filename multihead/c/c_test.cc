@@ -155,14 +155,16 @@ TEST_F(CModels, GeneratesTheTextOfTheLibrary) {
 }
 
 TEST_F(CModels, WrongCallsAreNamed) {
-  mh_model* model = nullptr;
+  mh_model* model = reinterpret_cast<mh_model*>(&folder);
   EXPECT_EQ(mh_model_load((folder / "absent").c_str(), nullptr, &model), MH_INPUT);
   EXPECT_EQ(model, nullptr);
   save_language_model();
   EXPECT_EQ(mh_model_load(folder.path().c_str(), "int3", &model), MH_INVALID);
   EXPECT_EQ(mh_model_load(folder.path().c_str(), nullptr, nullptr), MH_INVALID);
   ASSERT_EQ(mh_model_load(folder.path().c_str(), "q4", &model), MH_OK) << mh_last_error();
-  EXPECT_EQ(mh_generate(model, nullptr, nullptr, nullptr), MH_INVALID);
+  char* text = reinterpret_cast<char*>(&model);
+  EXPECT_EQ(mh_generate(model, nullptr, nullptr, &text), MH_INVALID);
+  EXPECT_EQ(text, nullptr);
   EXPECT_EQ(mh_generate(nullptr, "a", nullptr, nullptr), MH_INVALID);
   EXPECT_EQ(mh_generate(model, "", nullptr, nullptr), MH_INVALID);  // an empty prompt
   mh_generate_options options = MH_GENERATE_OPTIONS;
@@ -198,6 +200,9 @@ TEST_F(CModels, EncodesAsTheLibrary) {
   EXPECT_EQ(vectors,
             reference.encode(std::vector<std::string>{"the cat", "sat on the mat"}).to_vector<float>());
   EXPECT_EQ(mh_encoder_encode(loaded, texts, 0, nullptr), MH_OK);
+  texts[1] = "sat\xff";
+  EXPECT_EQ(mh_encoder_encode(loaded, texts, 2, vectors.data()), MH_INVALID);
+  EXPECT_STREQ(mh_last_error(), "texts[1] is not valid UTF-8 at byte 3");
   texts[1] = nullptr;
   EXPECT_EQ(mh_encoder_encode(loaded, texts, 2, vectors.data()), MH_INVALID);
   EXPECT_EQ(mh_encoder_dim(nullptr), 0);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "multihead/c/status-inl.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/embed/sentence_encoder.h"
 
 struct mh_encoder {
@@ -12,7 +13,7 @@ struct mh_encoder {
 mh_status mh_encoder_load(const char* path, mh_encoder** encoder) {
   using namespace multihead;
   return c::guarded([&] {
-    mh_encoder*& slot = c::checked(encoder, "encoder");
+    mh_encoder*& slot = c::emptied(encoder, "encoder");
     slot = new mh_encoder{embed::SentenceEncoder::load(&c::checked(path, "path"))};
   });
 }
@@ -25,8 +26,12 @@ mh_status mh_encoder_encode(mh_encoder* encoder, const char* const* texts, size_
   using namespace multihead;
   return c::guarded([&] {
     std::vector<std::string> copies;
-    for (size_t i = 0; i < count; ++i)
-      copies.emplace_back(&c::checked((&c::checked(texts, "texts"))[i], concat("texts[", i, "]")));
+    for (size_t i = 0; i < count; ++i) {
+      const std::string place = concat("texts[", i, "]");
+      copies.emplace_back(&c::checked((&c::checked(texts, "texts"))[i], place));
+      const size_t wrong = find_invalid_utf8(copies.back());
+      MH_CHECK(wrong == std::string::npos, ValueError, place, " is not valid UTF-8 at byte ", wrong);
+    }
     if (copies.empty()) return;
     const Tensor found = c::checked(encoder, "encoder").encoder.encode(copies);
     std::copy_n(found.data<float>(), found.numel(), &c::checked(vectors, "vectors"));

@@ -99,7 +99,7 @@ constexpr mh_generate_options kDefaults = MH_GENERATE_OPTIONS;
 mh_status mh_model_load(const char* path, const char* weights, mh_model** model) {
   using namespace multihead::c;
   return guarded([&] {
-    mh_model*& slot = checked(model, "model");
+    mh_model*& slot = emptied(model, "model");
     slot = load(path, weights);
   });
 }
@@ -109,6 +109,7 @@ void mh_model_free(mh_model* model) { delete model; }
 mh_status mh_generate(mh_model* model, const char* prompt, const mh_generate_options* options, char** text) {
   using namespace multihead::c;
   return guarded([&] {
+    if (text != nullptr) *text = nullptr;
     const mh_model& loaded = checked(model, "model");
     const std::vector<int32_t> ids = loaded.tokenizer.encode(&checked(prompt, "prompt"));
     continue_tokens(loaded, ids, options_of(options, kDefaults), false, text);
@@ -119,6 +120,7 @@ mh_status mh_chat(mh_model* model, const mh_message* messages, size_t count,
                   const mh_generate_options* options, char** text) {
   using namespace multihead::c;
   return guarded([&] {
+    if (text != nullptr) *text = nullptr;
     const mh_model& loaded = checked(model, "model");
     continue_tokens(loaded, chat_prompt(loaded, messages, count), options_of(options, kDefaults), true, text);
   });

@@ -21,6 +21,12 @@ T& checked(T* pointer, std::string_view name) {
   return *pointer;
 }
 
+/// The caller's place for a result, NULL until there is one. Throws ValueError naming the argument.
+template <class T>
+T*& emptied(T** place, std::string_view name) {
+  return checked(place, name) = nullptr;
+}
+
 /// The caller's options, whose header may be older than this library: fields it does not know keep their defaults.
 /// Throws ValueError if it is newer.
 template <class Options>

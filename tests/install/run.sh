@@ -94,6 +94,13 @@ if command -v pkg-config >/dev/null; then
   with_pkg_config pkg-config-static "$work/moved" --static
   with_pkg_config pkg-config-plain "$work/moved"
 fi
+if command -v pkg-config >/dev/null; then
+  step "a plugin that holds the library, opened and closed while its threads wait"
+  read -ra linking <<<"$(PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name multihead.pc)") pkg-config --cflags --libs --static multihead)"
+  "$CXX" -std=c++20 -fPIC -shared "$here/plugin.cc" -o "$work/plugin.so" "${linking[@]}" -Wl,--exclude-libs,ALL
+  "$CXX" -std=c++20 "$here/plugin_host.cc" -o "$work/plugin_host"
+  "$work/plugin_host" "$work/plugin.so"
+fi
 build_outside subdirectory add_subdirectory -DMULTIHEAD_SOURCE="$source_dir"
 build_outside fetch-content FetchContent -DMULTIHEAD_SOURCE="$source_dir"
 

@@ -3,6 +3,7 @@
 // uses no CPU.
 #include "multihead/core/threads/parallel.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -39,10 +40,36 @@ thread_local int current_worker = -1;  // >= 0 inside a body
 thread_local const HostThreads* current_host = nullptr;
 thread_local const std::function<void()>* current_check = nullptr;
 
+// Keeps the code in which workers wait where it is when a host closes a plugin that holds this library. No lock is
+// held: the linker's own may be another thread's, whose plugin computes while it is loaded.
+void keep_code() {
+  static std::atomic<bool> is_kept{false};
+  if (is_kept.load(std::memory_order_relaxed) || is_kept.exchange(true)) return;
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&keep_code), &info) == 0 || info.dli_fname == nullptr) return;
+  const void* const code = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  if (code == nullptr) dlerror();  // a program's own code is not found by its name: no error of the host's
+}
+
+// While this thread runs a loop of several indices alone, because another's has the pool, the loops inside it stay on
+// this thread, too.
+class AloneScope {
+ public:
+  AloneScope() { current_worker = 0; }
+  ~AloneScope() { current_worker = -1; }
+  AloneScope(const AloneScope&) = delete;
+  AloneScope& operator=(const AloneScope&) = delete;
+};
+
 // The body at one index, unless this thread's region is to stop; the pool's threads have no check.
 void run_index(const FunctionRef<void(int64_t, int)>& body, int64_t index, int worker) {
   check_interrupt();
   body(index, worker);
+}
+
+void run_alone(int64_t count, const FunctionRef<void(int64_t, int)>& body) {
+  const int worker = std::max(current_worker, 0);
+  for (int64_t i = 0; i < count; ++i) run_index(body, i, worker);
 }
 
 void pause() {
@@ -393,14 +420,14 @@ void check_interrupt() {
 
 void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body) {
   if (count <= 0) return;
-  const bool alone = count == 1 || current_worker >= 0 || num_threads() == 1;
-  if (!alone && current_host != nullptr) return HostRegion(*current_host, count, body).run();
+  if (count == 1 || current_worker >= 0 || num_threads() == 1) return run_alone(count, body);
+  if (current_host != nullptr) return HostRegion(*current_host, count, body).run();
+  keep_code();
   Shared& state = shared();
-  std::unique_lock lock(state.busy, std::defer_lock);
-  if (alone || !lock.try_lock()) {
-    const int worker = std::max(current_worker, 0);
-    for (int64_t i = 0; i < count; ++i) run_index(body, i, worker);
-    return;
+  const std::unique_lock lock(state.busy, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const AloneScope scope;
+    return run_alone(count, body);
   }
   const int threads = state.threads.load(std::memory_order_relaxed);
   if (state.pool != nullptr && state.pool->wanted() != threads) state.forget_pool();

@@ -10,7 +10,7 @@
 namespace multihead {
 
 /// Number of threads of parallel_for, the caller included. Starts as MULTIHEAD_NUM_THREADS, else
-/// OMP_NUM_THREADS, else the CPUs this process may run on. Throws ValueError if the first is invalid.
+/// OMP_NUM_THREADS, else the CPUs on which the first thread to ask may run. Throws ValueError if the first is invalid.
 int num_threads();
 
 /// Throws ValueError unless 1 <= threads <= 1024, and in a parallel_for() of several threads.
@@ -40,8 +40,8 @@ class FunctionRef<R(Args...)> {
 ///
 /// Indices are handed out in increasing order, so put the longest task first. `worker` is in
 /// [0, num_threads()) and no two concurrent calls share it: use it for scratch memory. The first exception is
-/// rethrown here after all threads have stopped. A call from inside a body runs on that thread alone, with
-/// the outer worker number.
+/// rethrown here after all threads have stopped. A call from inside a body of several indices runs on that
+/// thread alone, with the outer worker number.
 void parallel_for(int64_t count, FunctionRef<void(int64_t index, int worker)> body);
 
 /// Threads of the host program, such as another library's pool that would compete with ours.

@@ -182,6 +182,35 @@ TEST(ParallelTest, NestedCallsRunOnTheirThread) {
   EXPECT_EQ(total, 20);
 }
 
+// Another thread has the pool when the outer loop begins, and has left it when the inner one does.
+TEST(ParallelTest, NestedCallsOfALoopThatRunsAloneDoToo) {
+  const ThreadCount scope(4);
+  std::atomic<bool> other_runs = false, begun = false, other_is_done = false;
+  std::thread other([&] {
+    parallel_for(2, [&](int64_t, int) {
+      other_runs = true;
+      while (!begun) std::this_thread::yield();
+    });
+    other_is_done = true;
+  });
+  while (!other_runs) std::this_thread::yield();
+  parallel_for(2, [&](int64_t, int outer) {
+    begun = true;
+    while (!other_is_done) std::this_thread::yield();
+    EXPECT_THROW(set_num_threads(2), ValueError);
+    const std::thread::id own = std::this_thread::get_id();
+    parallel_for(64, [&](int64_t, int inner) {
+      EXPECT_EQ(inner, outer);
+      EXPECT_EQ(std::this_thread::get_id(), own);
+      std::this_thread::yield();
+    });
+  });
+  other.join();
+  std::atomic<int> total = 0;
+  parallel_for(5, [&](int64_t, int) { ++total; });
+  EXPECT_EQ(total, 5);
+}
+
 TEST(ParallelTest, ManyUserThreadsAtOnce) {
   const ThreadCount scope(2);
   std::vector<std::thread> users;

@@ -143,6 +143,9 @@ struct SmallerOp {
 HWY_INLINE Pack Apply(Larger, Pack a, Pack b) { return Map(LargerOp(), a, b); }
 HWY_INLINE Pack Apply(Smaller, Pack a, Pack b) { return Map(SmallerOp(), a, b); }
 
+// What the lanes behind a row's end divide by: 0 / 0 would be an exception to hosts that trap them.
+constexpr float kUnit = 1.0f;
+
 template <class Op, class T>
 HWY_INLINE void BinaryRow(Op op, const BinaryArgs<T>& r) {
   // Copies stay in registers; members would be read again after each store.
@@ -152,13 +155,14 @@ HWY_INLINE void BinaryRow(Op op, const BinaryArgs<T>& r) {
     binary_row_plain(r, op);
   } else if (r.step_a == 1 && r.step_b == 1) {
     ForPacks(r.count, [&](int64_t i, auto at)
-                          HWY_ATTR { at.Store(Apply(op, at.Load(a + i), at.Load(b + i)), y + i); });
+                          HWY_ATTR { at.Store(Apply(op, at.Load(a + i), at.Load(b + i, kUnit)), y + i); });
   } else if (r.step_a == 1 && r.step_b == 0) {
     const Pack vb = Set(static_cast<float>(*b));
     ForPacks(r.count, [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, at.Load(a + i), vb), y + i); });
   } else if (r.step_a == 0 && r.step_b == 1) {
     const Pack va = Set(static_cast<float>(*a));
-    ForPacks(r.count, [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, va, at.Load(b + i)), y + i); });
+    ForPacks(r.count,
+             [&](int64_t i, auto at) HWY_ATTR { at.Store(Apply(op, va, at.Load(b + i, kUnit)), y + i); });
   } else {
     binary_row_plain(r, op);
   }
@@ -192,8 +196,11 @@ struct SoftplusOp {
   HWY_INLINE FloatVec operator()(FloatVec x) const {
     const Floats d;
     const FloatVec one = hn::Set(d, 1.0f), e = ExpNonPositive(d, hn::Or(x, hn::Set(d, -0.0f)));
-    const FloatVec u = hn::Add(one, e), tail = hn::Div(hn::Mul(Log(d, u), e), hn::Sub(u, one));
-    return hn::Add(AtLeast(d, x, 0.0f), hn::IfThenElse(hn::Eq(u, one), e, tail));
+    const FloatVec u = hn::Add(one, e);
+    const auto is_lost = hn::Eq(u, one);
+    const FloatVec rest = hn::IfThenElse(is_lost, one, hn::Sub(u, one)),
+                   tail = hn::Div(hn::Mul(Log(d, u), e), rest);
+    return hn::Add(AtLeast(d, x, 0.0f), hn::IfThenElse(is_lost, e, tail));
   }
 };
 struct AbsOp {
@@ -223,8 +230,8 @@ void UnaryRun(Unary op, const float* x, float* y, int64_t count) {
 
 template <class F>
 HWY_INLINE void Combine(const float* saved, const float* dy, float* dx, int64_t count, const F& f) {
-  ForPacks(count,
-           [&](int64_t i, auto at) HWY_ATTR { at.Store(f(at.Load(saved + i), at.Load(dy + i)), dx + i); });
+  ForPacks(count, [&](int64_t i, auto at)
+                      HWY_ATTR { at.Store(f(at.Load(saved + i, kUnit), at.Load(dy + i)), dx + i); });
 }
 
 void UnaryBackwardRun(Unary op, const float* saved, const float* dy, float* dx, int64_t count) {

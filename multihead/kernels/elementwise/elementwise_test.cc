@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cfenv>
+#include <cmath>
 #include <memory>
 
 #include "multihead/testing/everywhere.h"
@@ -101,6 +103,49 @@ TEST(ElementwiseTest, UnaryFollowsF64) {
         },
         {z64}, {2e-7, 2e-7});
   }
+}
+
+TEST(ElementwiseTest, TanhKeepsTheSignOfZero) {
+  const std::vector<float> x = {-0.0f, 0.0f};
+  check_everywhere(
+      [&] {
+        auto y = poisoned(2);
+        unary(Unary::tanh, x.data(), y.data(), 2);
+        EXPECT_TRUE(std::signbit(y[0]) && !std::signbit(y[1]));
+        return Outputs{y};
+      },
+      {{0, 0}});
+}
+
+// Hosts may trap floating-point exceptions: what is computed beside a result must not raise any.
+TEST(ElementwiseTest, OrdinaryNumbersRaiseNoExceptions) {
+#if defined(__clang__)
+  GTEST_SKIP() << "Clang computes as if nobody looked at exceptions";
+#endif
+  constexpr int64_t n = 13;  // not whole vectors
+  std::vector<float> x(n), some(n, 2), out(n);
+  for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] = i % 2 == 0 ? 1e4f : 0.25f;
+  const BroadcastLayout layout = {{n}, {1}, {1}};
+  const auto raised = [&](auto run) {
+    std::feclearexcept(FE_ALL_EXCEPT);
+    run();
+    return std::fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
+  };
+  check_everywhere(
+      [&] {
+        for (const Unary op : kUnaries) {
+          const std::vector<float>& in = op == Unary::exp ? some : x;
+          EXPECT_EQ(raised([&] { unary(op, in.data(), out.data(), n); }), 0) << static_cast<int>(op);
+          EXPECT_EQ(raised([&] { unary_backward(op, some.data(), x.data(), out.data(), n); }), 0)
+              << static_cast<int>(op);
+        }
+        for (const Binary op : kBinaries) {
+          EXPECT_EQ(raised([&] { binary(op, x.data(), some.data(), out.data(), layout); }), 0)
+              << static_cast<int>(op);
+        }
+        return Outputs{};
+      },
+      {}, {});
 }
 
 TEST(ElementwiseTest, SelectAndItsZero) {

@@ -143,17 +143,17 @@ HWY_INLINE V Sigmoid(D d, V x) {
   return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
 }
 
-// tanh x: an odd polynomial up to 0.625, 1 - 2 / (1 + e^2|x|) beyond.
+// tanh x: an odd polynomial up to 0.625, 1 - 2 / (1 + e^2|x|) beyond, where the polynomial must not overflow.
 template <class D, class V>
 HWY_INLINE V Tanh(D d, V x) {
-  const V a = hn::Abs(x);
-  const V t = hn::Mul(x, x);
+  const V a = hn::Abs(x), near = hn::Min(a, hn::Set(d, 1.0f));
+  const V t = hn::Mul(near, near);
   const V p = Polynomial(d, t, -0.333332819f, 0.133314422f, -0.0537397151f, 0.0206390874f, -0.00570498722f);
-  const V small = hn::MulAdd(hn::Mul(t, x), p, x);
+  const V small = hn::MulAdd(hn::Mul(t, near), p, near);
   const V one = hn::Set(d, 1.0f), two = hn::Set(d, 2.0f);
   const V e = ExpNonPositive(d, hn::Mul(hn::Set(d, -2.0f), a));
   const V large = hn::Sub(one, hn::Div(hn::Mul(two, e), hn::Add(one, e)));
-  return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, hn::CopySignToAbs(large, x));
+  return hn::CopySignToAbs(hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, large), x);
 }
 
 // Polynomials of Mills' ratio by quarters of the octaves of t = a + 1, in t's mantissa from where a quarter
