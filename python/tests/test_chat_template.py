@@ -221,6 +221,9 @@ def test_an_empty_template_is_one_and_integers_have_64_bits(with_template):
     messages = [{"role": "user", "content": "the"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False, chat_template="") == ""
     assert tokenizer.apply_chat_template(messages, tokenize=False, n=2**63 - 1) == f"the{2**63 - 1}"
+    for variables in ({"x": {1: "a"}}, {"x": [{"y": {None: 1}}]}):
+        with pytest.raises(TypeError, match="keys must be strings, got (1|None)"):
+            tokenizer.apply_chat_template(messages, **variables)
     with pytest.raises(ValueError, match="10000000000000000000000000 has more than 64 bits"):
         tokenizer.apply_chat_template(messages, n=[10**25])
 

@@ -55,11 +55,22 @@ struct TemplateValue {
   const char* kind() const;
 };
 
-// Values cannot change, so only nesting needs a bound: their destructors recurse.
+/// `iterator`: what Jinja's filters yield, once; `view`: keys(), values() and items() of a dictionary. Both are no
+/// sequences: they have no items by number and no text.
+enum class TemplateListKind { list, tuple, range, view, iterator };
+// What values hold cannot change, so only nesting needs a bound: their destructors recurse.
 struct TemplateList {
   std::vector<TemplateValue> items;
   int depth = 1;
-  bool is_tuple = false;
+  TemplateListKind kind = TemplateListKind::list;
+  // Of an iterator, which all share that name it: how many items were taken, and whether a loop that goes through it,
+  // or was left, makes that unknown.
+  mutable size_t taken = 0;
+  mutable bool is_unsettled = false;
+  /// Lists and tuples have a text and can be joined to others.
+  bool is_plain() const { return kind <= TemplateListKind::tuple; }
+  bool is_sequence() const { return kind <= TemplateListKind::range; }
+  bool is_iterator() const { return kind == TemplateListKind::iterator; }
 };
 /// Keys are strings, or integers, which are written as a zero byte and their digits.
 struct TemplateDict {
@@ -174,10 +185,13 @@ class TemplateBudget {
   /// As it stands in a list that is printed.
   std::string repr(const TemplateValue& value, int line);
   bool equal(const TemplateValue& a, const TemplateValue& b, int line);
+  /// Fails for an iterator of which it is not known what is left.
+  void check_settled(const TemplateList& list, int line) const;
   bool contains(const TemplateValue& in, const TemplateValue& what, int line);
-  /// The items that a loop over the value sees.
+  /// The items that a loop over the value sees, of an iterator those that are left, which are taken.
   std::vector<TemplateValue> items(const TemplateValue& value, int line);
-  TemplateValue list(std::vector<TemplateValue> items, int line, bool is_tuple = false);
+  TemplateValue list(std::vector<TemplateValue> items, int line,
+                     TemplateListKind kind = TemplateListKind::list);
   /// Where `needle` begins in the text from `at` on, or npos; linear.
   size_t find(std::string_view text, std::string_view needle, size_t at, int line);
   TemplateValue of(const Json& json, int line);
@@ -206,6 +220,8 @@ struct TemplateCall {
   int line;
 };
 
+/// Messages as transformers gives them to templates: members that are null are missing, thoughts have all their names.
+Json messages_as_given(const Json& messages);
 TemplateValue call_method(const TemplateCall& call, TemplateBudget& budget);
 TemplateValue call_filter(const TemplateCall& call, TemplateBudget& budget);
 bool call_test(const TemplateCall& call, TemplateBudget& budget);

@@ -20,19 +20,6 @@ constexpr size_t kMaxSource = size_t{1} << 20;
 // The budget of a template: each step costs some units, each byte of output one.
 size_t budget_for(size_t bytes) { return (size_t{64} << 20) + 64 * bytes; }
 
-// As transformers gives them to templates: members that are null are missing.
-Json without_nulls(const Json& messages) {
-  Json kept = Json::array();
-  for (const Json& message : messages.items()) {
-    Json members = Json::object();
-    for (const auto& [key, value] : message.members()) {
-      if (!value.is_null()) members[key] = value;
-    }
-    kept.push_back(std::move(members));
-  }
-  return kept;
-}
-
 class Renderer {
  public:
   Renderer(const ChatTemplate::Program& program, size_t units) : program_(program), budget_(program, units) {
@@ -41,7 +28,7 @@ class Renderer {
 
   std::string run(const Json& messages, bool add_generation_prompt, const Json& variables) {
     std::map<std::string, Value>& global = scopes_[0];
-    global["messages"] = budget_.of(without_nulls(messages), 1);
+    global["messages"] = budget_.of(messages_as_given(messages), 1);
     global["add_generation_prompt"] = add_generation_prompt;
     global["tools"] = nullptr;
     global["documents"] = nullptr;
@@ -182,7 +169,11 @@ class Renderer {
   }
 
   Flow loop(const Node& node, std::string& out) {
-    std::vector<Value> items = budget_.items(evaluate(node.args[0]), node.line);
+    const Value all = evaluate(node.args[0]);
+    std::vector<Value> items = budget_.items(all, node.line);
+    const TemplateList* const iterator =
+        all.list() != nullptr && all.list()->is_iterator() ? all.list() : nullptr;
+    if (iterator != nullptr) iterator->is_unsettled = true;
     if (node.args[1] != nullptr) {
       std::erase_if(items, [&](const Value& item) {
         const Scope scope(*this);
@@ -190,14 +181,15 @@ class Renderer {
         return !evaluate(node.args[1]).truth();
       });
     }
-    if (items.empty()) return scoped_body(node.otherwise, out);
-    for (size_t i = 0; i < items.size(); ++i) {
+    bool is_left = false;
+    for (size_t i = 0; i < items.size() && !is_left; ++i) {
       const Scope scope(*this);
       assign("loop", loop_state(items, i, node.line), node.line);
       bind(node, items[i]);
-      if (execute(node.body, out) == Flow::leave) break;
+      is_left = execute(node.body, out) == Flow::leave;
     }
-    return Flow::on;
+    if (iterator != nullptr) iterator->is_unsettled = is_left;
+    return items.empty() ? scoped_body(node.otherwise, out) : Flow::on;
   }
 
   Flow scoped_body(const std::vector<Node*>& body, std::string& out) {
@@ -234,7 +226,7 @@ class Renderer {
       case Kind::list:
         return budget_.list(evaluate_all(args, 0), node->line);
       case Kind::tuple:
-        return budget_.list(evaluate_all(args, 0), node->line, true);
+        return budget_.list(evaluate_all(args, 0), node->line, TemplateListKind::tuple);
       case Kind::dict:
         return dict(*node);
       case Kind::attribute:
@@ -252,7 +244,7 @@ class Renderer {
       case Kind::test:
         return test(*node);
       case Kind::negate:
-        return calculate("-", int64_t{0}, evaluate(args[0]), node->line, budget_);
+        return negated(evaluate(args[0]), node->line);
       case Kind::plus:
         return calculate("+", int64_t{0}, evaluate(args[0]), node->line, budget_);
       case Kind::logical_not:
@@ -278,6 +270,11 @@ class Renderer {
     }
   }
 
+  Value negated(const Value& value, int line) {
+    if (const auto* number = value.as<double>()) return -*number;  // of 0, too
+    return calculate("-", int64_t{0}, value, line, budget_);
+  }
+
   static bool is_function(const std::string& name) {
     static constexpr const char* kFunctions[] = {"namespace", "raise_exception", "range", "strftime_now",
                                                  "dict"};
@@ -286,8 +283,9 @@ class Renderer {
 
   Value name(const Node& node) {
     if (const Value* found = find(node.text)) return *found;
-    static constexpr const char* kOthers[] = {"lipsum", "cycler", "joiner"};
-    if (is_function(node.text) || std::ranges::count(kOthers, node.text) > 0) {
+    static constexpr const char* kOthers[] = {"lipsum", "cycler", "joiner", "self"};
+    const bool is_of_macro = base_ > 0 && (node.text == "varargs" || node.text == "kwargs");
+    if (is_function(node.text) || is_of_macro || std::ranges::count(kOthers, node.text) > 0) {
       program_.fail(node.line, quote(node.text), " is not supported here");
     }
     return {};
@@ -311,7 +309,8 @@ class Renderer {
     for (size_t i = 0; i < node.args.size(); i += 2) {
       const Value given = evaluate(node.args[i]);
       const std::optional<std::string> key = template_key(given);
-      if (!key) program_.fail(node.line, "a key must be a string or an integer, got ", given.kind());
+      if (!key || given.as<bool>() != nullptr)
+        program_.fail(node.line, "a key must be a string or an integer, got ", given.kind());
       members.emplace_back(*key, evaluate(node.args[i + 1]));
     }
     return budget_.dict(members, node.line);
@@ -422,7 +421,7 @@ class Renderer {
       values.emplace_back(i);
       if (__builtin_add_overflow(i, step, &i)) break;
     }
-    return budget_.list(std::move(values), line);
+    return budget_.list(std::move(values), line, TemplateListKind::range);
   }
 
   // The local date and time.

@@ -24,8 +24,8 @@ struct TemplateArguments {
   int64_t integer(size_t at, int64_t missing) const;
   bool is_missing(size_t at) const { return given[at] == nullptr || given[at]->none(); }
   TemplateValue string(std::string text) const { return budget.string(std::move(text), call.line); }
-  TemplateValue list(std::vector<TemplateValue> items) const {
-    return budget.list(std::move(items), call.line);
+  TemplateValue list(std::vector<TemplateValue> items, TemplateListKind kind = TemplateListKind::list) const {
+    return budget.list(std::move(items), call.line, kind);
   }
   std::vector<TemplateValue> items() const { return budget.items(call.on, call.line); }
   /// The value as a string.

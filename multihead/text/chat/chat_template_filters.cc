@@ -30,6 +30,12 @@ Value attribute_path(Value value, const std::string& path, const In& in, const V
   return value;
 }
 
+Value iterator(std::vector<Value> items, const In& in) {
+  return in.list(std::move(items), TemplateListKind::iterator);
+}
+
+bool is_iterator(const Value& value) { return value.list() != nullptr && value.list()->is_iterator(); }
+
 // What each item counts as where filters sort or compare: the attribute `path`, if it is given, in small letters unless
 // case counts.
 struct Key {
@@ -85,14 +91,15 @@ Value unique(const In& in) {
     keys.push_back(own);
     found.push_back(item);
   }
-  return in.list(std::move(found));
+  return iterator(std::move(found), in);
 }
 
 Value reversed(const In& in) {
   if (in.on().dict() != nullptr) in.unsupported();
   std::vector<Value> items = in.items();
   std::ranges::reverse(items);
-  if (in.on().text() == nullptr) return in.list(std::move(items));
+  if (is_iterator(in.on())) return in.list(std::move(items));
+  if (in.on().text() == nullptr) return iterator(std::move(items), in);
   std::string text;
   for (const Value& item : items) text += *item.text();
   return in.string(std::move(text));
@@ -101,20 +108,23 @@ Value reversed(const In& in) {
 Value length(const In& in) {
   const Value& on = in.on();
   if (on.undefined()) return int64_t{0};
+  if (is_iterator(on)) in.unsupported();
   if (on.list() != nullptr) return static_cast<int64_t>(on.list()->items.size());
   if (on.dict() != nullptr) return static_cast<int64_t>(on.dict()->members.size());
   if (on.text() == nullptr) in.unsupported();
   return static_cast<int64_t>(in.items().size());
 }
 
-// As Python's int(), with 0 or the given value for what is no number.
+// As Python's int(), with 0 or the given value for what is no number; integers have 64 bits.
 Value to_integer(const In& in) {
   const Value &on = in.on(), missing = in.given[0] == nullptr ? Value(int64_t{0}) : *in.given[0];
   if (on.undefined()) in.budget.program.fail(in.call.line, "\"int\" of an undefined value");
   if (on.as<int64_t>() != nullptr) return on;
   if (const auto* truth = on.as<bool>()) return int64_t{*truth};
-  if (const auto* number = on.as<double>())
-    return std::abs(*number) < 9e18 ? Value(static_cast<int64_t>(*number)) : missing;
+  if (const auto* number = on.as<double>(); number != nullptr && !std::isnan(*number)) {
+    if (*number < -0x1p63 || *number >= 0x1p63) in.unsupported();
+    return static_cast<int64_t>(*number);
+  }
   if (on.text() == nullptr) return missing;
   std::string_view digits = strip_back(strip_front(*on.text()));
   const bool signs = digits.size() > 1 && digits[0] == '+';
@@ -213,7 +223,7 @@ Value select(const In& in) {
   std::vector<Value> found;
   for (const Value& item : in.items())
     if (fits(item, 0, in) == wanted) found.push_back(item);
-  return in.list(std::move(found));
+  return iterator(std::move(found), in);
 }
 
 // selectattr('role', 'equalto', 'user') and the like.
@@ -223,7 +233,7 @@ Value select_by_attribute(const In& in) {
   std::vector<Value> found;
   for (const Value& item : in.items())
     if (fits(attribute_path(item, *in.call.args[0].text(), in), 1, in) == wanted) found.push_back(item);
-  return in.list(std::move(found));
+  return iterator(std::move(found), in);
 }
 
 // map(attribute='role', default='') or map('trim').
@@ -248,12 +258,15 @@ Value map(const In& in) {
     }
     found.push_back(attribute_path(item, *path, in, missing));
   }
-  return in.list(std::move(found));
+  return iterator(std::move(found), in);
 }
 
 template <bool front>
 Value end_of(const In& in) {
+  const size_t before = is_iterator(in.on()) ? in.on().list()->taken : 0;
+  if (is_iterator(in.on()) && !front) in.unsupported();
   const std::vector<Value> items = in.items();
+  if (is_iterator(in.on()) && !items.empty()) in.on().list()->taken = before + 1;
   return items.empty() ? Value() : front ? items.front() : items.back();
 }
 
@@ -271,7 +284,7 @@ Value join_items(const In& in) {
 
 Value format(const In& in) {
   if (!in.call.named.empty() || in.on().text() == nullptr) in.unsupported();
-  return format_text(in.on(), in.budget.list(in.call.args, in.call.line, true), in.call.line, in.budget);
+  return format_text(in.on(), in.list(in.call.args, TemplateListKind::tuple), in.call.line, in.budget);
 }
 
 Value safe(const In& in) {
@@ -291,7 +304,7 @@ constexpr TemplateFunction kFilters[] = {
     {"format", format, kAnyArguments},
     {"indent", indented, 0, {"width", "first", "blank"}},
     {"int", to_integer, 0, {"default"}},
-    {"items", pairs},
+    {"items", [](const In& in) { return iterator(pairs(in).list()->items, in); }},
     {"join", join_items, 0, {"d", "attribute"}},
     {"last", end_of<false>},
     {"length", length},
@@ -319,8 +332,11 @@ bool is_integer(const Value& value) { return value.as<int64_t>() != nullptr; }
 bool is_number(const Value& value) {
   return is_integer(value) || value.as<double>() != nullptr || value.as<bool>() != nullptr;
 }
-bool is_sequence(const Value& value) {
+bool is_iterable(const Value& value) {
   return value.text() != nullptr || value.list() != nullptr || value.dict() != nullptr || value.undefined();
+}
+bool is_sequence(const Value& value) {
+  return is_iterable(value) && (value.list() == nullptr || value.list()->is_sequence());
 }
 
 template <bool (*is)(const Value&)>
@@ -383,7 +399,7 @@ constexpr TemplateFunction kTests[] = {
     {"integer", test<is_integer>},
     {"float", test<[](const Value& value) { return value.as<double>() != nullptr; }>},
     {"number", test<is_number>},
-    {"iterable", test<is_sequence>},
+    {"iterable", test<is_iterable>},
     {"sequence", test<is_sequence>},
 };
 

@@ -121,7 +121,7 @@ class Formatter {
 }  // namespace
 
 Value format_text(const Value& text, const Value& values, int line, TemplateBudget& budget) {
-  const bool is_tuple = values.list() != nullptr && values.list()->is_tuple;
+  const bool is_tuple = values.list() != nullptr && values.list()->kind == TemplateListKind::tuple;
   const std::vector<Value> given = is_tuple ? budget.items(values, line) : std::vector<Value>{values};
   return budget.string(Formatter(*text.text(), line, budget).run(given), line);
 }

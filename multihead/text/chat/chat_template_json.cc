@@ -33,7 +33,7 @@ class Writer {
       out += budget_.text(value, line_);
     } else if (value.text() != nullptr) {
       text(*value.text());
-    } else if (value.list() != nullptr) {
+    } else if (value.list() != nullptr && value.list()->is_plain()) {
       list(value.list()->items, level);
     } else if (value.dict() != nullptr) {
       dict(value.dict()->members, level);
@@ -117,12 +117,8 @@ class Writer {
     out += '"';
   }
 
-  // In one or two units of UTF-16. ASCII's DEL stays, as in Python.
+  // In one or two units of UTF-16.
   void escape(unsigned code_point) {
-    if (code_point == 0x7F) {
-      out += '\x7F';
-      return;
-    }
     char units[16];
     const unsigned rest = code_point - 0x10000;
     if (code_point < 0x10000) {

@@ -119,7 +119,7 @@ bool has_affix(const In& in, bool front) {
   const TemplateList* several = in.given[0]->list();
   if (several == nullptr) return fits(in.text(0));
   return std::ranges::any_of(several->items, [&](const Value& part) {
-    if (!several->is_tuple || part.text() == nullptr) in.unsupported();
+    if (several->kind != TemplateListKind::tuple || part.text() == nullptr) in.unsupported();
     return fits(*part.text());
   });
 }
@@ -175,10 +175,10 @@ Value title_by_python(const In& in) {
 }
 
 Value join_texts(const In& in) {
-  const TemplateList* list = in.given[0]->list();
-  const auto is_text = [](const Value& item) { return item.text() != nullptr; };
-  if (list == nullptr || !std::ranges::all_of(list->items, is_text)) in.unsupported();
-  return in.string(joined(list->items, *in.on().text(), in));
+  if (in.given[0]->list() == nullptr) in.unsupported();
+  const std::vector<Value> items = in.budget.items(*in.given[0], in.call.line);
+  if (!std::ranges::all_of(items, [](const Value& item) { return item.text() != nullptr; })) in.unsupported();
+  return in.string(joined(items, *in.on().text(), in));
 }
 
 template <bool front, bool back>
@@ -220,12 +220,12 @@ constexpr TemplateFunction kOfStrings[] = {
     {"isspace", is_space},
 };
 
-Value keys(const In& in) { return in.list(in.items()); }
+Value keys(const In& in) { return in.list(in.items(), TemplateListKind::view); }
 
 Value values(const In& in) {
   std::vector<Value> values;
   for (const auto& [key, value] : in.on().dict()->members) values.push_back(value);
-  return in.list(std::move(values));
+  return in.list(std::move(values), TemplateListKind::view);
 }
 
 Value get(const In& in) {
@@ -321,9 +321,9 @@ Value pairs(const In& in) {
   if (in.on().dict() == nullptr) in.unsupported();
   for (const auto& [key, value] : in.on().dict()->members) {
     in.budget.spend(64 + key.size(), in.call.line);
-    found.push_back(in.budget.list({template_key_value(key), value}, in.call.line, true));
+    found.push_back(in.list({template_key_value(key), value}, TemplateListKind::tuple));
   }
-  return in.list(std::move(found));
+  return in.list(std::move(found), TemplateListKind::view);
 }
 
 Value call_method(const TemplateCall& call, TemplateBudget& budget) {

@@ -92,8 +92,10 @@ class Parser {
   }
 
   void end_block() { want(Token::Kind::end_block, "\"%}\""); }
-  std::vector<Node*> body_to(const char* end) {
+  std::vector<Node*> body_to(const char* end, int scopes = 0) {
+    scopes_ += scopes;
     std::vector<Node*> list = body({end});
+    scopes_ -= scopes;
     next();
     end_block();
     return list;
@@ -119,7 +121,7 @@ class Parser {
   Node* scope(int line, const char* end) {
     end_block();
     Node* node = make(Kind::scope, line);
-    node->body = body_to(end);
+    node->body = body_to(end, 1);
     return node;
   }
 
@@ -143,7 +145,7 @@ class Parser {
     if (is_symbol("(")) arguments(*first);
     node->args = {filters(first)};
     end_block();
-    node->body = body_to("endfilter");
+    node->body = body_to("endfilter", 1);
     return node;
   }
 
@@ -206,12 +208,13 @@ class Parser {
     node->args = {is_symbol("|") ? filters(captured) : captured};
     end_block();
     node->kind = Kind::set_block;
-    node->body = body_to("endset");
+    node->body = body_to("endset", 1);
     return node;
   }
 
   Node* macro(int line) {
-    if (loops_ > 0 || in_macro_) program_.fail(line, "a macro inside of a loop or macro is not supported");
+    if (loops_ > 0 || scopes_ > 0 || in_macro_)
+      program_.fail(line, "a macro inside of another block than if is not supported");
     Node* node = make(Kind::macro, line, want_name());
     want_symbol("(");
     while (!skip_symbol(")")) {
@@ -483,7 +486,7 @@ class Parser {
   const std::vector<Token>& tokens_;
   ChatTemplate::Program& program_;
   size_t at_ = 0;
-  int depth_ = 0, loops_ = 0;
+  int depth_ = 0, loops_ = 0, scopes_ = 0;
   bool in_macro_ = false;
 };
 

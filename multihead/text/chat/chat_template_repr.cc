@@ -71,8 +71,9 @@ std::string TemplateBudget::repr(const TemplateValue& value, int line) {
     out += (out.empty() ? "" : ", ") + part;
   };
   if (value.list() != nullptr) {
+    if (!value.list()->is_plain()) program.fail(line, value.kind(), " as text is not supported");
     for (const TemplateValue& item : value.list()->items) put(repr(item, line));
-    if (!value.list()->is_tuple) return "[" + out + "]";
+    if (value.list()->kind == TemplateListKind::list) return "[" + out + "]";
     return "(" + out + (value.list()->items.size() == 1 ? ",)" : ")");
   }
   if (value.dict() != nullptr) {

@@ -123,6 +123,25 @@ TEST(ChatTemplate, WhatItCannotDoIsNamed) {
       {"{{ 999999999999999999 * 999999999999999999 }}", "no result"},
       {"{{ 1 // 0 }}", "no result"},
       {"{{ messages[::0] }}", "step"},
+      {"{{ messages | map(attribute='role') }}", "an iterator as text"},
+      {"{{ messages | map(attribute='role') | tojson }}", "tojson of an iterator"},
+      {"{{ messages | map(attribute='role') | length }}", "\"length\" of an iterator"},
+      {"{{ (messages | map(attribute='role'))[1:] }}", "a slice of an iterator"},
+      {"{{ messages | map(attribute='role') | last }}", "\"last\" of an iterator"},
+      {"{% set m = messages | map(attribute='role') %}{% for r in m %}{% break %}{% endfor %}{{ m | list }}",
+       "after a break"},
+      {"{% set m = messages | map(attribute='role') %}{% for r in m %}{{ m | list }}{% endfor %}",
+       "inside of a loop"},
+      {"{{ messages[0].keys() | tojson }}", "tojson of a dictionary's view"},
+      {"{{ messages[0].items() }}", "a dictionary's view as text"},
+      {"{{ messages[0].keys() + [1] }}", "\"+\" of a dictionary's view and a list"},
+      {"{{ range(3) }}", "a range as text"},
+      {"{{ range(3) | tojson }}", "tojson of a range"},
+      {"{{ messages[0].keys() == messages[0].keys() }}", "comparing a dictionary's view"},
+      {"{{ (10000000000.0 * 1000000000) | int }}", "\"int\" of a number"},
+      {"{{ {true: 1} }}", "truth"},
+      {"{% with x = 1 %}{% macro m() %}{{ x }}{% endmacro %}{% endwith %}", "a macro inside"},
+      {"{% macro m() %}{{ varargs }}{% endmacro %}{{ m() }}", "\"varargs\" is not supported"},
   };
   for (const auto& [source, expected] : cases) {
     const std::string error = error_in<FormatError>(source);
@@ -157,8 +176,8 @@ TEST(ChatTemplate, HostileOnesEnd) {
       "{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(1000) %}{% set ns.x = ns.x + ns.x %}{% endfor "
       "%}",
       "{% set ns = namespace(x=[]) %}{% for a in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
-      "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
-      "ns.x == ns.x }}",
+      "{% set ns = namespace(x=[1], y=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
+      "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
       "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
       "ns.x|tojson }}",
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -278,6 +297,47 @@ c)"},
   EXPECT_EQ(
       render("{{ 7.5 // 2 }} {{ -7.5 // 2 }} {{ 7 % 2.5 }} {{ -7 % 2.5 }} {{ 1 / 0.5 }} {{ 6 % -4.0 }}"),
       "3.0 -4.0 2.0 0.5 2.0 -2.0");
+}
+
+// As Jinja: what filters yield is true, has no items by number and is gone through once.
+TEST(ChatTemplate, IteratorsAndViews) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ 'y' if messages | selectattr('role', 'eq', 'none such') }}", "y"},
+      {"{{ 'y' if messages | selectattr('role', 'eq', 'none such') | list }}", ""},
+      {"{% set u = messages | selectattr('role', 'eq', 'user') %}{% for m in u %}a{% endfor %}"
+       "{% for m in u %}b{% endfor %}",
+       "aa"},
+      {"{{ (messages | map(attribute='role'))[0] }}{{ messages | map(attribute='role') | first }}", "system"},
+      {"{{ messages[0].keys()[0] }}{{ messages[0].keys() | list }}", "['role', 'content']"},
+      {"{{ messages[0].items() | length }}{{ 'role' in messages[0].keys() }}", "2True"},
+      {"{% set m = messages | map(attribute='role') %}{{ m | first }}{{ 'user' in m }}{{ m | join(',') }}",
+       "systemTrueassistant,user"},
+      {"{% set m = messages | map(attribute='role') %}{{ ','.join(m) }}|{{ ','.join(m) }}|{{ 'x' in m }}",
+       "system,user,assistant,user||False"},
+      {"{% set m = messages | map(attribute='role') %}{% for a in m %}{{ loop.length }}{% endfor %}{{ m | "
+       "list }}",
+       "4444[]"},
+      {"{{ true in {'a': 1} }}{{ {1: 'x'}[true] }}{{ kwargs is defined }}{{ range(2) == range(2) }}",
+       "FalsexFalseTrue"},
+      {"{{ range(3) == [0, 1, 2] }}{{ range(3)[1] }}{{ range(3) | list }}", "False1[0, 1, 2]"},
+      {"{{ [1, 2] | reverse is sequence }}{{ [1, 2] | reverse is iterable }}{{ range(2) is sequence }}",
+       "FalseTrueTrue"},
+      {"{{ 'user' in messages | map(attribute='role') }}{{ [3, 1] | reverse | reverse }}", "True[3, 1]"},
+      {"{{ -0.0 }} {{ (9100000000.0 * 1000000000) | int }} {{ ['\x7f'] | tojson(ensure_ascii=true) }}",
+       "-0.0 9100000000000000000 [\"\\u007f\"]"},
+  };
+  for (const auto& [source, expected] : cases) EXPECT_EQ(render(source), expected) << source;
+}
+
+TEST(ChatTemplate, ThoughtsHaveAllTheirNames) {
+  const std::string source =
+      "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }}]{% endfor %}";
+  EXPECT_EQ(render_json(source, R"([{"role": "user"}, {"role": "a", "reasoning": "r"},
+      {"role": "a", "reasoning_content": "c", "thinking": "t"}, {"role": "a", "thinking": "t", "reasoning": null}])"),
+            "[||][r|r|r][c|t|][t|t|]");
+  EXPECT_EQ(render_json("{{ messages }}", R"([{"role": "a", "reasoning": "r"}])"),
+            "[{'thinking': 'r', 'role': 'a', 'reasoning': 'r', 'reasoning_content': 'r'}]");
+  EXPECT_THROW(render_json("x", R"([{"role": "user", "\u0000x": 1}])"), FormatError);
 }
 
 TEST(ChatTemplate, MessagesAndVariablesOfAnyKind) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "multihead/text/chat/chat_template-inl.h"
 
@@ -37,7 +38,32 @@ bool less(const std::string& op, const auto& a, const auto& b) {
   return op == "<" ? a < b : op == "<=" ? a <= b : op == ">" ? a > b : a >= b;
 }
 
+// What an assistant thought has one of these names; templates read the first or the second. As in transformers, that
+// one comes first.
+Json with_thoughts_named(const Json& message) {
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    if (!message.contains(name)) continue;
+    Json named = Json::object({{"thinking", message.at(name)}});
+    for (const auto& [key, value] : message.members()) named[key] = value;
+    named["reasoning_content"] = message.at(name);
+    return named;
+  }
+  return message;
+}
+
 }  // namespace
+
+Json messages_as_given(const Json& messages) {
+  Json kept = Json::array();
+  for (const Json& message : messages.items()) {
+    Json members = Json::object();
+    for (const auto& [key, value] : message.members()) {
+      if (!value.is_null()) members[key] = value;
+    }
+    kept.push_back(with_thoughts_named(members));
+  }
+  return kept;
+}
 
 const Value* TemplateDict::find(const std::string& key) const {
   const auto found = std::ranges::find(members, key, &std::pair<std::string, Value>::first);
@@ -48,7 +74,7 @@ bool Value::truth() const {
   if (undefined() || none()) return false;
   if (const auto n = number(*this)) return *n != 0;
   if (text() != nullptr) return !text()->empty();
-  if (list() != nullptr) return !list()->items.empty();
+  if (list() != nullptr) return list()->is_iterator() || !list()->items.empty();
   if (dict() != nullptr) return !dict()->members.empty();
   return true;
 }
@@ -56,6 +82,9 @@ bool Value::truth() const {
 const char* Value::kind() const {
   static constexpr const char* kNames[] = {"undefined", "none",   "a truth value", "an integer",  "a number",
                                            "a string",  "a list", "a dictionary",  "a namespace", "a macro"};
+  static constexpr const char* kLists[] = {"a list", "a tuple", "a range", "a dictionary's view",
+                                           "an iterator"};
+  if (list() != nullptr) return kLists[static_cast<size_t>(list()->kind)];
   return kNames[is.index()];
 }
 
@@ -112,7 +141,10 @@ Value TemplateBudget::of(const Json& json, int line) {
     }
     case Json::Kind::object: {
       std::vector<std::pair<std::string, Value>> members;
-      for (const auto& [key, item] : json.members()) members.emplace_back(key, of(item, line));
+      for (const auto& [key, item] : json.members()) {
+        if (key.view().starts_with('\0')) program.fail(line, "a key that begins with NUL is not supported");
+        members.emplace_back(key, of(item, line));
+      }
       return dict(members, line);
     }
   }
@@ -143,8 +175,13 @@ bool TemplateBudget::equal(const Value& a, const Value& b, int line) {
     return *a.text() == *b.text();
   }
   if (a.list() != nullptr) {
+    if (a.list() == b.list()) return true;
+    if (a.list()->kind != b.list()->kind) return false;
+    if (a.list()->is_iterator()) return false;
+    if (!a.list()->is_sequence())
+      program.fail(line, "comparing ", a.kind(), " with another is not supported");
     const auto &x = a.list()->items, &y = b.list()->items;
-    return x.size() == y.size() && a.list()->is_tuple == b.list()->is_tuple &&
+    return x.size() == y.size() &&
            std::equal(x.begin(), x.end(), y.begin(),
                       [&](const Value& p, const Value& q) { return equal(p, q, line); });
   }
@@ -169,16 +206,29 @@ bool TemplateBudget::contains(const Value& in, const Value& what, int line) {
   }
   if (in.undefined()) return false;
   if (in.list() == nullptr) program.fail(line, "cannot look for ", what.kind(), " in ", in.kind());
-  const auto& items = in.list()->items;
-  return std::any_of(items.begin(), items.end(), [&](const Value& item) { return equal(item, what, line); });
+  const TemplateList& list = *in.list();
+  check_settled(list, line);
+  const auto begin = list.items.begin() + static_cast<std::ptrdiff_t>(list.taken);
+  const auto found =
+      std::find_if(begin, list.items.end(), [&](const Value& item) { return equal(item, what, line); });
+  const bool is_in = found != list.items.end();
+  if (list.is_iterator()) list.taken = static_cast<size_t>(found - list.items.begin()) + (is_in ? 1 : 0);
+  return is_in;
+}
+
+void TemplateBudget::check_settled(const TemplateList& list, int line) const {
+  if (list.is_unsettled)
+    program.fail(line, "an iterator inside of a loop through it, or after a break in one, is not supported");
 }
 
 std::vector<Value> TemplateBudget::items(const Value& value, int line) {
   std::vector<Value> found;
   if (value.undefined()) return found;
-  if (value.list() != nullptr) {
-    spend(64 * value.list()->items.size(), line);
-    return value.list()->items;
+  if (const TemplateList* list = value.list()) {
+    spend(64 * list->items.size(), line);
+    check_settled(*list, line);
+    const size_t from = list->is_iterator() ? std::exchange(list->taken, list->items.size()) : 0;
+    return {list->items.begin() + static_cast<std::ptrdiff_t>(from), list->items.end()};
   }
   if (value.dict() != nullptr) {
     for (const auto& [key, item] : value.dict()->members) {
@@ -197,12 +247,12 @@ std::vector<Value> TemplateBudget::items(const Value& value, int line) {
   return found;
 }
 
-Value TemplateBudget::list(std::vector<Value> items, int line, bool is_tuple) {
+Value TemplateBudget::list(std::vector<Value> items, int line, TemplateListKind kind) {
   spend(64 + 64 * items.size(), line);
   int depth = 1;
   for (const Value& item : items) depth = deeper(depth, item);
   if (depth > kNesting) program.fail(line, "a list is nested too deeply");
-  return std::make_shared<const TemplateList>(TemplateList{std::move(items), depth, is_tuple});
+  return std::make_shared<const TemplateList>(TemplateList{std::move(items), depth, kind});
 }
 
 Value TemplateBudget::dict(const std::vector<std::pair<std::string, Value>>& members, int line) {
@@ -302,6 +352,7 @@ Value item_of(const Value& value, const Value& key, int line, TemplateBudget& bu
     if (const Value* found = value.dict()->find(*name)) return *found;
     return at ? Value() : attribute_of(value, *name, line, budget);
   }
+  if (value.list() != nullptr && at && !value.list()->is_sequence()) return {};  // Jinja's undefined
   if (value.list() != nullptr && at) {
     const auto size = static_cast<int64_t>(value.list()->items.size());
     const int64_t from = *at < 0 ? *at + size : *at;
@@ -318,7 +369,7 @@ Value item_of(const Value& value, const Value& key, int line, TemplateBudget& bu
 
 Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step, int line,
                TemplateBudget& budget) {
-  if (value.list() == nullptr && value.text() == nullptr)
+  if (value.list() != nullptr ? !value.list()->is_sequence() : value.text() == nullptr)
     budget.program.fail(line, "a slice of ", value.kind());
   const std::vector<Value> all = budget.items(value, line);
   const auto size = static_cast<int64_t>(all.size());
@@ -341,7 +392,7 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
     if (by > size || by < -size) break;
     at += by;
   }
-  if (value.list() != nullptr) return budget.list(std::move(items), line, value.list()->is_tuple);
+  if (value.list() != nullptr) return budget.list(std::move(items), line, value.list()->kind);
   std::string text;
   for (const Value& item : items) text += *item.text();
   return budget.string(std::move(text), line);
@@ -401,10 +452,11 @@ Value calculate(const std::string& op, const Value& a, const Value& b, int line,
   }
   if (op == "+" && a.text() != nullptr && b.text() != nullptr)
     return budget.string(*a.text() + *b.text(), line);
-  if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->is_tuple == b.list()->is_tuple) {
+  if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->is_plain() &&
+      a.list()->kind == b.list()->kind) {
     std::vector<Value> items = budget.items(a, line), more = budget.items(b, line);
     items.insert(items.end(), more.begin(), more.end());
-    return budget.list(std::move(items), line, a.list()->is_tuple);
+    return budget.list(std::move(items), line, a.list()->kind);
   }
   if (op == "*" && a.text() != nullptr && integer(b)) {
     const auto times = static_cast<size_t>(std::max<int64_t>(*integer(b), 0));

@@ -92,6 +92,21 @@ std::vector<int32_t> to_ids(nb::handle ids, const char* who) {
   return tokens;
 }
 
+// Python's json module would write keys that are no strings as if they were.
+void check_keys(nb::handle value) {
+  if (PyDict_Check(value.ptr())) {
+    for (const auto& [key, item] : nb::borrow<nb::dict>(value)) {
+      if (!PyUnicode_Check(key.ptr()))
+        throw nb::type_error(
+            concat("apply_chat_template: keys must be strings, got ", nb::cast<std::string>(nb::repr(key)))
+                .c_str());
+      check_keys(item);
+    }
+  } else if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
+    for (nb::handle item : value) check_keys(item);
+  }
+}
+
 // Converts by way of Python's json module, which refuses what JSON cannot hold. An integer of more than 64 bits would be
 // a float here.
 Json to_json(nb::handle value) {
@@ -103,6 +118,7 @@ Json to_json(nb::handle value) {
     return 0;
   };
   json.attr("loads")(text, "parse_int"_a = nb::cpp_function(check));
+  check_keys(value);  // behind dumps(), which refuses what holds itself
   return Json::parse(nb::cast<std::string>(text), "apply_chat_template");
 }
 
