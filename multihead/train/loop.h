@@ -221,6 +221,7 @@ class TrainLoop {
   optim::StateMap optimizer_state() const;
   void check_folder() const;
   void save(bool must_succeed);
+  void drop_passing();
   bool is_due(int64_t every) const;
   template <class F>
   void tell(F&& call) const {
@@ -238,7 +239,9 @@ class TrainLoop {
   bool keeps_best_ = false;  // the run ends with the weights of the best step, which are not the last
   int64_t saved_step_ = -1, tried_step_ = -1;
   int64_t evaluated_step_ = -1;
-  double started_ = 0;                           // clock, less the seconds of earlier processes
+  int64_t passing_step_ =
+      -1;               // of the checkpoint resumed from, if it was written because the run was stopped
+  double started_ = 0;  // clock, less the seconds of earlier processes
   double window_loss_ = 0, window_seconds_ = 0;  // since the last report
   int64_t window_steps_ = 0, window_tokens_ = 0;
 };

@@ -37,6 +37,11 @@ std::string differences(const Json& before, const Json& after) {
   return text;
 }
 
+bool differ(const Json& before, const Json& now, std::string_view key) {
+  const Json *was = before.find(key), *is = now.find(key);
+  return was == nullptr || is == nullptr || !(*was == *is);
+}
+
 // Checkpoints of earlier versions have none.
 Figures figures_from(io::ConfigReader& in, const char* key) {
   Figures figures;
@@ -125,8 +130,8 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   Json now = task_.identity();
   Json before = Json::object();
   for (const JsonMember& member : identity->members()) before[current_name(member.key)] = member.value;
-  for (const char* name : {"steps", "warmup"}) {
-    if (options_.extends) now.erase(name), before.erase(name);
+  if (options_.extends && differ(before, now, "steps")) {
+    for (const char* name : {"steps", "warmup"}) now.erase(name), before.erase(name);
   }
   const Json defaults = task_.defaults();
   for (const JsonMember& setting : defaults.members()) {  // of runs from before there was a choice
@@ -144,6 +149,7 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   progress_ = progress;
   saved_step_ = progress_.step;
   evaluated_step_ = evaluated_step;
+  if (state.boolean_or("passing", false)) passing_step_ = progress_.step;
   return optimizer_state;
 }
 
@@ -168,6 +174,23 @@ void TrainLoop::check_folder() const {
                        quote(options_.folder, 400), " has vanished, or its ", io::kRunFile, " has"));
 }
 
+// A checkpoint that only a stop has left would take the place of one that the whole run keeps, or be part of a mean. The
+// best one stays as long as it is: the whole run would have written it.
+void TrainLoop::drop_passing() {
+  const bool is_best = options_.restore_best && passing_step_ == progress_.best_step;
+  if (passing_step_ < 0 || passing_step_ == progress_.step || is_best) return;
+  const std::string path = io::checkpoint_path(options_.folder, passing_step_);
+  try {
+    if (node_at(path) == Node::folder && io::foreign_directory(path, options_.run).empty())
+      io::remove_directory_atomically(path, options_.run);
+    passing_step_ = -1;
+  } catch (const IoError& error) {
+    tell([&](Observer& o) {
+      o.on_warning(concat("the checkpoint of an interruption stays: ", error.what()));
+    });
+  }
+}
+
 void TrainLoop::save(bool must_succeed) {
   check_folder();
   tried_step_ = progress_.step;
@@ -178,12 +201,14 @@ void TrainLoop::save(bool must_succeed) {
   contents.files[kStateFile] = Json::object({{"format_version", kStateVersion},
                                              {"identity", task_.identity()},
                                              {"progress", to_json(progress_)},
-                                             {"evaluated_step", evaluated_step_}})
+                                             {"evaluated_step", evaluated_step_},
+                                             {"passing", stopping_ && !is_due(options_.save_every)}})
                                    .dump(2) +
                                "\n";
   try {
     const std::string path = io::save_checkpoint(options_.folder, progress_.step, contents, options_.run);
     saved_step_ = progress_.step;
+    drop_passing();
     io::prune_checkpoints(
         options_.folder, {.keep_newest = options_.keep, .steps = {progress_.best_step}, .run = options_.run});
     tell([&](Observer& o) { o.on_checkpoint(path); });

@@ -81,6 +81,14 @@ TEST_F(LoraTest, RunsGoOnBitForBit) {
   expect_resumes(classifier, train_classifier, "adapter_model.safetensors");
 }
 
+// Of queries and values alone, which are parts of a weight.
+TEST_F(LoraTest, LearnsInBf16) {
+  auto r = run<ClassifierRun>("labelled.tsv", "tuned");
+  r.settings.precision = Precision::bf16;
+  const ClassifierSummary summary = train_classifier(r);
+  EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
+}
+
 TEST_F(LoraTest, AnEmbedderLearnsWithGradientCaching) {
   auto r = run<EmbedderRun>("pairs.tsv", "tuned");
   r.settings.chunk = 3;

@@ -88,7 +88,9 @@ void MetricsWriter::on_step(const StepReport& r) {
                        {"train/tokens_per_second", r.tokens_per_second}}));
 }
 
+// A run that was stopped within an evaluation and killed after it was resumed may evaluate the same step again.
 void MetricsWriter::on_evaluation(const EvalReport& r) {
+  if (r.step == evaluated_step_) return;
   Json line = Json::object(
       {{"step", r.step}, {"eval/loss", r.loss}, {"eval/perplexity", number_or_null(r.perplexity())}});
   for (const auto& [name, value] : r.metrics) line["eval/" + name] = number_or_null(value);
@@ -105,6 +107,7 @@ void MetricsWriter::append(const Json& line) {
 }
 
 void MetricsWriter::write(const Json& line) {
+  if (line.contains("eval/loss")) evaluated_step_ = line.at("step").as_int();
   jsonl_->write(line.dump() + "\n");
   csv_->write(csv_line(line));
 }

@@ -28,6 +28,7 @@ class MetricsWriter : public Observer {
 
   std::string folder_;
   Observer* warnings_;
+  int64_t evaluated_step_ = -1;              // of the last evaluation in the files
   std::unique_ptr<FileWriter> jsonl_, csv_;  // null: not writing
 };
 

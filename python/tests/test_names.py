@@ -80,6 +80,8 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "add_importance": "lens.head_importance",
     "Importance": "lens.head_importance",
     "start_from": "train_language_model",  # init=
+    "check_named_tokenizer": "train_language_model",  # tokenizer=
+    "samples_of": "train_language_model",  # eval_windows=
     "refuse_other_sizes": "train_language_model",
     "is_worse_than_start": "train_language_model",  # worse_than_start of its result
     "merit": "train_language_model",  # best=

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "multihead/autograd/autocast.h"
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/enumeration-inl.h"
@@ -114,7 +115,9 @@ void Adapter::visit(nn::Visitor& visitor) {
   }
 }
 
+// In f32 under Autocast, too: it is added to weights.
 Tensor Adapter::delta(const Target& target) const {
+  const Autocast off(Dtype::f32);
   std::vector<Tensor> rows;
   int64_t row = 0;
   const auto fill_to = [&](int64_t end) {

@@ -101,8 +101,13 @@ TEST_F(ClassifierRunTest, ARunThatHasEndedGoesOnToMoreSteps) {
   train_classifier(r);
   r.settings.steps = 12, r.resume = true;
   expect_error<ValueError>([&] { train_classifier(r); }, "steps was 6, is now 12");
-  r.extends = true;
+  r.extends = true, r.settings.eval_texts = 9;
+  expect_error<ValueError>([&] { train_classifier(r); }, "eval_texts was 0, is now 9");
+  r.settings.eval_texts = 0;
+  const int64_t warmup = std::exchange(r.settings.warmup_steps, 5);
   EXPECT_EQ(train_classifier(r).progress.step, 12);
+  r.settings.warmup_steps = warmup;  // of as many steps it is another run
+  expect_error<ValueError>([&] { train_classifier(r); }, "warmup was 5, is now ");
   EXPECT_EQ(io::load_json(path("a/summary.json")).at("progress").at("step").as_int(), 12);
 }
 

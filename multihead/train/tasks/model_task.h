@@ -77,13 +77,18 @@ class ModelTask : public Task {
   }
   Json identity() const override {
     Json identity = identity_of(settings_);
-    for (const JsonMember& sum : data_id_.members()) identity[sum.key] = sum.value;
+    for (const Json& more : {data_id_, samples_of(settings_)}) {
+      for (const JsonMember& member : more.members()) identity[member.key] = member.value;
+    }
     return identity;
   }
   Json defaults() const override {
     Json defaults = identity_of(Settings{});
     const Json* validation = data_id_.find("validation");
-    if (validation != nullptr) defaults["validation"] = *validation;  // of runs that did not write it down
+    const Json samples = samples_of(settings_);
+    // Of runs that did not write them down.
+    if (validation != nullptr) defaults["validation"] = *validation;
+    for (const JsonMember& member : samples.members()) defaults[member.key] = member.value;
     return defaults;
   }
   ModelType& model() { return model_; }

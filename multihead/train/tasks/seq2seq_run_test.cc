@@ -155,6 +155,31 @@ TEST_F(Seq2SeqRunTest, AnInterruptedRunGoesOnBitForBit) {
   }
 }
 
+// The checkpoint that a stop leaves is none of those whose mean the model is.
+TEST_F(Seq2SeqRunTest, AnInterruptedRunHasTheMeanOfTheWhole) {
+  Seq2SeqSettings settings = small();
+  settings.average = 3;
+  Seq2SeqRun whole = run("whole", settings), half = run("half", settings);
+  whole.valid.clear(), half.valid.clear();
+  train_seq2seq(whole);
+  for (const int64_t stop : {6, 3}) {  // behind the first planned checkpoint and the second
+    int64_t asked = 0;
+    half.should_stop = [&] { return ++asked > stop; };
+    EXPECT_EQ(train_seq2seq(half).ending, Ending::interrupted);
+    half.resume = true;
+  }
+  half.should_stop = {};
+  EXPECT_EQ(train_seq2seq(half).ending, Ending::finished);
+  EXPECT_EQ(bytes("half/model.safetensors"), bytes("whole/model.safetensors"));
+  const auto steps = [&](const char* name) {
+    std::vector<int64_t> list;
+    for (const io::CheckpointInfo& info : io::list_checkpoints((root_ / name).string()))
+      list.push_back(info.step);
+    return list;
+  };
+  EXPECT_EQ(steps("half"), steps("whole"));
+}
+
 TEST_F(Seq2SeqRunTest, TheMeanOfTheLastCheckpointsIsKeptWhereItIsBetterThanTheBest) {
   Seq2SeqSettings settings = small();
   settings.average = 2, settings.steps = 60, settings.eval_every = 20, settings.warmup_steps = 20;
