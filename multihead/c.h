@@ -65,7 +65,8 @@ mh_status mh_attention(const mh_attention_shape* shape, const float* query, cons
 
 /* A language model with its tokenizer. */
 typedef struct mh_model mh_model;
-/* Reads a folder in Hugging Face's form or a GGUF file; after a failure *model is NULL. `weights` are bf16, f16, int8, q8, q5 or q4, or NULL: as stored. */
+/* Reads a folder in Hugging Face's form or a GGUF file; after a failure *model is NULL.
+ * `weights` are bf16, f16, int8, q8, q5 or q4, or NULL: as stored. */
 mh_status mh_model_load(const char* path, const char* weights, mh_model** model);
 void mh_model_free(mh_model* model);
 

@@ -64,21 +64,16 @@ void resolve_latent(LanguageModelConfig& c) {
   if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;
 }
 
-// A field that is of some positions alone, and is not as it is by default, would go unheeded beside others.
+// What has no effect is refused: it was meant to have one.
 void check_positions(const LanguageModelConfig& c) {
-  const LanguageModelConfig usual;
-  const bool rotates = c.positions == Positions::rotary;
-  const std::pair<const char*, bool> fields[] = {
-      {"rotary_base", rotates || c.rotary_base == usual.rotary_base},
-      {"local_rotary_base", rotates || c.local_rotary_base == usual.local_rotary_base},
-      {"rotary_fraction", rotates || c.rotary_fraction == usual.rotary_fraction},
-      {"rotary_layout", rotates || c.rotary_layout == usual.rotary_layout},
-      {"rotary_scaling", rotates || c.rotary_scaling == usual.rotary_scaling},
-      {"unrotated_every", rotates || c.unrotated_every == usual.unrotated_every},
-      {"position_offset", c.positions == Positions::learned || c.position_offset == usual.position_offset}};
-  for (const auto& [field, fits] : fields) {
-    MH_CHECK(fits, ValueError, "config: ", field, " has no effect on positions ", word_of(c.positions));
+  const LanguageModelConfig kept = heeded(c);
+  const auto check = [&](const char* field, bool is_heeded) {
+    MH_CHECK(is_heeded, ValueError, "config: ", field, " has no effect on positions ", word_of(c.positions));
+  };
+  for (const ConfigField<LanguageModelConfig>& field : config_fields<LanguageModelConfig>()) {
+    std::visit([&](auto member) { check(field.name, c.*member == kept.*member); }, field.member);
   }
+  check("rotary_scaling", c.rotary_scaling == kept.rotary_scaling);
 }
 
 }  // namespace
@@ -178,6 +173,17 @@ LanguageModelConfig resolved(LanguageModelConfig c) {
     rotary_frequencies(2, c.rotary_base, c.rotary_scaling);  // throws where they make no sense
   }
   check_weights(c.vocab_size * c.embed_dim, layer_weights(whole_layer(c)), c.num_layers);
+  return c;
+}
+
+LanguageModelConfig heeded(LanguageModelConfig c) {
+  const LanguageModelConfig usual;
+  if (c.positions != Positions::rotary) {
+    c.rotary_base = usual.rotary_base, c.local_rotary_base = usual.local_rotary_base;
+    c.rotary_fraction = usual.rotary_fraction, c.rotary_layout = usual.rotary_layout;
+    c.rotary_scaling = usual.rotary_scaling, c.unrotated_every = usual.unrotated_every;
+  }
+  if (c.positions != Positions::learned) c.position_offset = usual.position_offset;
   return c;
 }
 

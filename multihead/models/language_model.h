@@ -99,6 +99,8 @@ struct LanguageModelConfig {
 
 /// Resolves fields that are 0; throws ValueError naming the first invalid one.
 LanguageModelConfig resolved(LanguageModelConfig config);
+/// The fields of positions that the model does not have as they are by default.
+LanguageModelConfig heeded(LanguageModelConfig config);
 /// The name of an attention that is not multi-head attention: config.attention, or "latent"; "": none.
 std::string other_attention(const LanguageModelConfig& config);
 /// Throws ValueError, which begins with `who`, if there is one.

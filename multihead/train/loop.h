@@ -239,9 +239,8 @@ class TrainLoop {
   bool keeps_best_ = false;  // the run ends with the weights of the best step, which are not the last
   int64_t saved_step_ = -1, tried_step_ = -1;
   int64_t evaluated_step_ = -1;
-  int64_t passing_step_ =
-      -1;               // of the checkpoint resumed from, if it was written because the run was stopped
-  double started_ = 0;  // clock, less the seconds of earlier processes
+  int64_t passing_step_ = -1;                    // of the checkpoint resumed from, if a stop has left it
+  double started_ = 0;                           // clock, less the seconds of earlier processes
   double window_loss_ = 0, window_seconds_ = 0;  // since the last report
   int64_t window_steps_ = 0, window_tokens_ = 0;
 };

@@ -236,7 +236,7 @@ std::vector<Field> fields(LanguageModelSettings& s) {
   note_with_init(list, "context", concat(2 * kReadTokens, ", or the model's if that is less"));
   list.push_back({"context-shards", "split each sequence into this many parts, divided among ranks (1: off)",
                   &s.context_shards, 1});
-  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
+  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;

@@ -146,12 +146,14 @@ Json identity_of(Settings settings) {
   return json;
 }
 
-/// How much of the validation data an evaluation takes: losses of other samples could not be compared.
+/// Whether the flag says how much of the validation data an evaluation takes.
+inline bool is_sample(std::string_view flag) { return flag.starts_with("eval-") && flag != "eval-every"; }
+/// The settings that do: losses of other samples could not be compared.
 template <class Settings>
 Json samples_of(Settings settings) {
   std::vector<Field> samples;
   for (const Field& field : fields(settings)) {
-    if (field.name.starts_with("eval-") && field.name != "eval-every") samples.push_back(field);
+    if (is_sample(field.name)) samples.push_back(field);
   }
   return to_json(samples);
 }

@@ -72,6 +72,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "bits_for": "attend",
     "to_html": "attend",
     "head_dim": "models.Seq2SeqConfig",
+    "heeded": "models.LanguageModelConfig",
     "PrunedHeads": "models.prune",
     "Pruning": "models.prune",
     "KeptHeads": "models.prune",
@@ -81,6 +82,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "Importance": "lens.head_importance",
     "start_from": "train_language_model",  # init=
     "check_named_tokenizer": "train_language_model",  # tokenizer=
+    "is_sample": "train_language_model",  # eval_windows=
     "samples_of": "train_language_model",  # eval_windows=
     "refuse_other_sizes": "train_language_model",
     "is_worse_than_start": "train_language_model",  # worse_than_start of its result

@@ -1,4 +1,6 @@
 // Our own layout, for what no other family expresses: the fields under their own names, the weights too.
+#include <utility>
+
 #include "multihead/models/families/family-inl.h"
 
 namespace multihead::models::detail::own {
@@ -16,15 +18,9 @@ ConfigKeys<Config> field_keys() {
   return keys;
 }
 
-// Folders of earlier versions may hold fields of positions that the model does not have, which it did not heed.
+// Folders of earlier versions may hold fields that the model did not heed.
 void drop_unheeded(io::ConfigReader&, const std::string&, LanguageModelConfig& c) {
-  const LanguageModelConfig usual;
-  if (c.positions != Positions::rotary) {
-    c.rotary_base = usual.rotary_base, c.local_rotary_base = usual.local_rotary_base;
-    c.rotary_fraction = usual.rotary_fraction, c.rotary_layout = usual.rotary_layout;
-    c.rotary_scaling = usual.rotary_scaling, c.unrotated_every = usual.unrotated_every;
-  }
-  if (c.positions != Positions::learned) c.position_offset = usual.position_offset;
+  c = heeded(std::move(c));
 }
 
 }  // namespace

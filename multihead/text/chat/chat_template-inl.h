@@ -48,6 +48,8 @@ struct TemplateValue {
   }
   const std::string* text() const { return as<Text>() ? as<Text>()->get() : nullptr; }
   const TemplateList* list() const { return as<List>() ? as<List>()->get() : nullptr; }
+  /// The list, if it is an iterator.
+  const TemplateList* iterator() const;
   const TemplateDict* dict() const { return as<Dict>() ? as<Dict>()->get() : nullptr; }
   bool undefined() const { return is.index() == 0; }
   bool none() const { return is.index() == 1; }

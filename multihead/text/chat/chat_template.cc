@@ -171,8 +171,7 @@ class Renderer {
   Flow loop(const Node& node, std::string& out) {
     const Value all = evaluate(node.args[0]);
     std::vector<Value> items = budget_.items(all, node.line);
-    const TemplateList* const iterator =
-        all.list() != nullptr && all.list()->is_iterator() ? all.list() : nullptr;
+    const TemplateList* const iterator = all.iterator();
     if (iterator != nullptr) iterator->is_unsettled = true;
     if (node.args[1] != nullptr) {
       std::erase_if(items, [&](const Value& item) {

@@ -34,8 +34,6 @@ Value iterator(std::vector<Value> items, const In& in) {
   return in.list(std::move(items), TemplateListKind::iterator);
 }
 
-bool is_iterator(const Value& value) { return value.list() != nullptr && value.list()->is_iterator(); }
-
 // What each item counts as where filters sort or compare: the attribute `path`, if it is given, in small letters unless
 // case counts.
 struct Key {
@@ -98,7 +96,7 @@ Value reversed(const In& in) {
   if (in.on().dict() != nullptr) in.unsupported();
   std::vector<Value> items = in.items();
   std::ranges::reverse(items);
-  if (is_iterator(in.on())) return in.list(std::move(items));
+  if (in.on().iterator() != nullptr) return in.list(std::move(items));
   if (in.on().text() == nullptr) return iterator(std::move(items), in);
   std::string text;
   for (const Value& item : items) text += *item.text();
@@ -108,7 +106,7 @@ Value reversed(const In& in) {
 Value length(const In& in) {
   const Value& on = in.on();
   if (on.undefined()) return int64_t{0};
-  if (is_iterator(on)) in.unsupported();
+  if (on.iterator() != nullptr) in.unsupported();
   if (on.list() != nullptr) return static_cast<int64_t>(on.list()->items.size());
   if (on.dict() != nullptr) return static_cast<int64_t>(on.dict()->members.size());
   if (on.text() == nullptr) in.unsupported();
@@ -263,10 +261,11 @@ Value map(const In& in) {
 
 template <bool front>
 Value end_of(const In& in) {
-  const size_t before = is_iterator(in.on()) ? in.on().list()->taken : 0;
-  if (is_iterator(in.on()) && !front) in.unsupported();
+  const TemplateList* const iterator = in.on().iterator();
+  const size_t before = iterator != nullptr ? iterator->taken : 0;
+  if (iterator != nullptr && !front) in.unsupported();
   const std::vector<Value> items = in.items();
-  if (is_iterator(in.on()) && !items.empty()) in.on().list()->taken = before + 1;
+  if (iterator != nullptr && !items.empty()) iterator->taken = before + 1;
   return items.empty() ? Value() : front ? items.front() : items.back();
 }
 

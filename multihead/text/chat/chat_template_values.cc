@@ -70,6 +70,10 @@ const Value* TemplateDict::find(const std::string& key) const {
   return found == members.end() ? nullptr : &found->second;
 }
 
+const TemplateList* Value::iterator() const {
+  return list() != nullptr && list()->is_iterator() ? list() : nullptr;
+}
+
 bool Value::truth() const {
   if (undefined() || none()) return false;
   if (const auto n = number(*this)) return *n != 0;

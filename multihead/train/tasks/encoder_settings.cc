@@ -62,7 +62,7 @@ std::vector<Field> fields(ClassifierSettings& s) {
   list.push_back({"multi-label", "a text may have several labels: a,b or a JSON list", &s.multi_label});
   list.push_back({"balanced", "rare labels count for more: each for as much as the others", &s.balanced});
   list.push_back({"labels-as-names", "labels such as 1.5 are names of classes", &s.labels_as_names, 0, true});
-  list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
+  list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;
@@ -123,7 +123,7 @@ std::vector<Field> fields(MaskedLmSettings& s) {
   list.push_back({"whole-words", "mask whole words", &s.whole_words});
   list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size, 1});
   list.push_back({"validation-share", "fraction of the text held out for validation", &s.validation_share});
-  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0, true});
+  list.push_back({"eval-windows", "validation windows per evaluation (0: all)", &s.eval_windows, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;
@@ -150,7 +150,7 @@ std::vector<Field> fields(EmbedderSettings& s) {
   list.push_back({"matryoshka",
                   "also train the first columns of vectors, as many as these numbers say: 256,128,64",
                   &s.matryoshka});
-  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
+  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;

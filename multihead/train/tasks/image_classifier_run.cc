@@ -139,7 +139,7 @@ ImageEncoderConfig least_model(const ImageClassifierSettings& settings) {
 std::vector<Field> fields(ImageClassifierSettings& s) {
   std::vector<Field> list = model_fields(s.model);
   list.push_back({"batch", "images per micro-batch", &s.batch, 1});
-  list.push_back({"eval-images", "validation images per evaluation (0: all)", &s.eval_images, 0, true});
+  list.push_back({"eval-images", "validation images per evaluation (0: all)", &s.eval_images, 0});
   add_training_fields(list, s);
   std::erase_if(list, [](const Field& field) { return field.name.starts_with("lora-"); });
   add_report_fields(list, s);

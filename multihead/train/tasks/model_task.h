@@ -77,9 +77,7 @@ class ModelTask : public Task {
   }
   Json identity() const override {
     Json identity = identity_of(settings_);
-    for (const Json& more : {data_id_, samples_of(settings_)}) {
-      for (const JsonMember& member : more.members()) identity[member.key] = member.value;
-    }
+    for (const JsonMember& sum : data_id_.members()) identity[sum.key] = sum.value;
     return identity;
   }
   Json defaults() const override {

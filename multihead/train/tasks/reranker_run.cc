@@ -340,7 +340,7 @@ std::vector<Field> fields(RerankerSettings& s) {
   list.push_back(
       {"negatives", "documents of other queries to set against each query's own", &s.negatives, 0});
   list.push_back({"miner", "--negatives: the nearest by this embedder, a folder (default: any)", &s.miner});
-  list.push_back({"eval-queries", "validation queries per evaluation (0: all)", &s.eval_queries, 0, true});
+  list.push_back({"eval-queries", "validation queries per evaluation (0: all)", &s.eval_queries, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;

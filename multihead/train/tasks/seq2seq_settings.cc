@@ -47,7 +47,7 @@ std::vector<Field> fields(Seq2SeqSettings& s) {
        &s.average, 1});
   note_with_init(list, "average", "1");
   note_with_init(list, "max-tokens", "128, or the model's limit if that is less");
-  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0, true});
+  list.push_back({"eval-pairs", "validation pairs per evaluation (0: all)", &s.eval_pairs, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;

@@ -286,7 +286,7 @@ TaggerSummary train_tagger(const TaggerRun& run) { return train_task<TaggerTask>
 std::vector<Field> fields(TaggerSettings& s) {
   std::vector<Field> list;
   add_encoder_fields(list, s);
-  list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0, true});
+  list.push_back({"eval-texts", "validation texts per evaluation (0: all)", &s.eval_texts, 0});
   add_training_fields(list, s);
   add_report_fields(list, s);
   return list;

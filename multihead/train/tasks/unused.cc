@@ -59,8 +59,7 @@ std::string reason(const RunRequest& request, std::span<const Field> settings, s
   const bool of_feed_forward = name.starts_with("ff") || name == "activation" || name == "gated";
   if (of_feed_forward && value_of_setting(settings, "block") == Json("attention_only"))
     return "with --block \"attention_only\"";
-  const bool of_evaluations = name == "patience" || name == "validation-blocks" ||
-                              (name.starts_with("eval-") && name != "eval-every");
+  const bool of_evaluations = name == "patience" || name == "validation-blocks" || is_sample(name);
   if (of_evaluations && !validates(request, settings)) return "without validation data";
   const bool of_tokenizer = name == "tokenizer" || name == "vocab-size" || name == "shared-vocabulary";
   if (of_tokenizer && (!request.init.empty() || !request.tokenizer.empty()))
