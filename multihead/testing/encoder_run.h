@@ -11,6 +11,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/io/checkpoint.h"
 #include "multihead/train/run.h"
 
 namespace multihead::train {
@@ -62,9 +63,16 @@ class EncoderRunTest : public testing::Test {
     run.should_stop = {}, run.resume = true;
     ASSERT_EQ(train(run).ending, Ending::finished);
     EXPECT_TRUE(bytes("half/" + file) == bytes("whole/" + file));
+    EXPECT_EQ(steps_kept("half"), steps_kept("whole"));
     run.folder = path("other"), run.resume = false, run.settings.seed = 9;
     train(run);
     EXPECT_FALSE(bytes("other/" + file) == bytes("whole/" + file));  // the comparison can fail
+  }
+
+  std::vector<int64_t> steps_kept(const std::string& name) const {
+    std::vector<int64_t> steps;
+    for (const io::CheckpointInfo& info : io::list_checkpoints(path(name))) steps.push_back(info.step);
+    return steps;
   }
 
   template <class Error, class Call>

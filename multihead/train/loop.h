@@ -221,6 +221,7 @@ class TrainLoop {
   optim::StateMap optimizer_state() const;
   void check_folder() const;
   void save(bool must_succeed);
+  bool is_kept_step(bool new_best) const;
   void drop_passing();
   bool is_due(int64_t every) const;
   template <class F>

@@ -149,7 +149,8 @@ optim::StateMap TrainLoop::restore(const std::string& path) {
   progress_ = progress;
   saved_step_ = progress_.step;
   evaluated_step_ = evaluated_step;
-  if (state.boolean_or("passing", false)) passing_step_ = progress_.step;
+  const bool is_best = progress_.best_step == progress_.step;
+  if (state.boolean_or("passing", false) && !is_kept_step(is_best)) passing_step_ = progress_.step;
   return optimizer_state;
 }
 
@@ -174,11 +175,14 @@ void TrainLoop::check_folder() const {
                        quote(options_.folder, 400), " has vanished, or its ", io::kRunFile, " has"));
 }
 
-// A checkpoint that only a stop has left would take the place of one that the whole run keeps, or be part of a mean. The
-// best one stays as long as it is: the whole run would have written it.
+// Whether a run that nothing stops writes a checkpoint of this step.
+bool TrainLoop::is_kept_step(bool new_best) const {
+  return is_due(options_.save_every) || (new_best && options_.restore_best);
+}
+
+// A checkpoint that only a stop has left would take the place of one that the whole run keeps, or be part of a mean.
 void TrainLoop::drop_passing() {
-  const bool is_best = options_.restore_best && passing_step_ == progress_.best_step;
-  if (passing_step_ < 0 || passing_step_ == progress_.step || is_best) return;
+  if (passing_step_ < 0 || passing_step_ == progress_.step) return;
   const std::string path = io::checkpoint_path(options_.folder, passing_step_);
   try {
     if (node_at(path) == Node::folder && io::foreign_directory(path, options_.run).empty())
@@ -202,7 +206,7 @@ void TrainLoop::save(bool must_succeed) {
                                              {"identity", task_.identity()},
                                              {"progress", to_json(progress_)},
                                              {"evaluated_step", evaluated_step_},
-                                             {"passing", stopping_ && !is_due(options_.save_every)}})
+                                             {"passing", stopping_}})
                                    .dump(2) +
                                "\n";
   try {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <set>
 
 #include "multihead/embed/text_classifier.h"
 #include "multihead/io/checkpoint.h"
@@ -72,6 +73,30 @@ TEST_F(ClassifierRunTest, AnInterruptedRunGoesOnBitForBit) {
   ClassifierRun r = run("");
   r.settings.steps = 12, r.settings.model.dropout_p = 0.1, r.settings.accumulate = 2;
   expect_resumes(r, train_classifier);
+}
+
+// The step of a stop may be one that the run would have written, as its best, had it evaluated it.
+TEST_F(ClassifierRunTest, AnInterruptedRunKeepsTheCheckpointsOfTheWhole) {
+  ClassifierRun whole = run("whole");
+  whole.settings.steps = 12, whole.settings.eval_every = 4, whole.settings.save_every = 5;
+  whole.settings.keep = 3, whole.settings.eval_texts = 14;
+  train_classifier(whole);
+  EXPECT_THAT(steps_kept("whole"), ElementsAre(8, 10, 12));
+  std::set<int64_t> stops;
+  for (int64_t stop = 11; stop < 16; ++stop) {
+    ClassifierRun half = whole;
+    half.folder = path(concat("half-", stop));
+    int64_t asked = 0;
+    half.should_stop = [&] { return ++asked > stop; };
+    ASSERT_EQ(train_classifier(half).ending, Ending::interrupted);
+    stops.insert(steps_kept(concat("half-", stop)).back());
+    half.should_stop = {}, half.resume = true;
+    train_classifier(half);
+    EXPECT_EQ(steps_kept(concat("half-", stop)), steps_kept("whole")) << stop;
+    EXPECT_TRUE(bytes(concat("half-", stop) + "/model.safetensors") == bytes("whole/model.safetensors"))
+        << stop;
+  }
+  EXPECT_THAT(stops, testing::Contains(8));
 }
 
 TEST_F(ClassifierRunTest, AFrozenEncoderKeepsItsWeights) {
