@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
+#include <utility>
 
 #include "cli/verb.h"
 #include "multihead/core/text/utf8.h"
@@ -24,11 +25,13 @@ void check_stdin() {
 }  // namespace
 
 bool read_line(std::string& line) {
+  static bool is_first = true;
   line.clear();
   errno = 0;
   int c = EOF;
   while ((c = std::getc(stdin)) != EOF && c != '\n') line += static_cast<char>(c);
   if (c == EOF) check_stdin();
+  if (std::exchange(is_first, false)) line = std::string(without_byte_order_mark(line));
   if (c == EOF && line.empty()) return false;
   if (line.ends_with('\r')) line.pop_back();
   return true;

@@ -7,6 +7,7 @@
 #include "cli/verb.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/text/corpus/corpus.h"
 
 namespace multihead::cli {
 
@@ -31,8 +32,9 @@ text::LabelledTexts texts_of(const std::string& data, text::TableFormat format) 
   return reading([&] {
     const std::string name = data == "-" ? "stdin" : data;
     if (data != "-" && text::format_of(name, format, lines) != lines) return text::read_texts(data, format);
-    // Lines may hold any bytes.
+    // Lines may hold any bytes that are not another format's.
     const std::string content = data == "-" ? text_or_stdin("-") : read_file(data);
+    text::check_plain(content, name);
     return text::parse_texts(without_byte_order_mark(content), name, format);
   });
 }

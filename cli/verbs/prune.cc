@@ -165,7 +165,7 @@ class Prune : public Verb {
     pruning.heads = parts[0].remove;
     if (keep_units_ < 1) pruning.units = fewest(importance_at(importance, parts[0], "mlp_post"), keep_units_);
     loaded.model = reading([&] { return models::prune(loaded.model, pruning); });
-    reading([&] { save_model_dir(loaded, folder_, out_); });
+    save_model_dir(loaded, folder_, out_);
     const models::LanguageModelConfig& small = loaded.model.config();
     return report(common, parts, before, nn::parameter_count(loaded.model), {c.ffn_dim, small.ffn_dim},
                   models::family_of(small));
@@ -187,7 +187,7 @@ class Prune : public Verb {
       decoder.units = fewest(importance_at(importance, parts[1], "mlp_post"), keep_units_);
     }
     models::Seq2Seq small = reading([&] { return models::prune(loaded.model, encoder, decoder); });
-    reading([&] { save_translator_dir(small, loaded.tokenizers, folder_, out_); });
+    save_translator_dir(small, loaded.tokenizers, folder_, out_);
     return report(common, parts, nn::parameter_count(loaded.model), nn::parameter_count(small),
                   {c.ffn_dim, small.config().ffn_dim}, models::family_of(small.config()));
   }

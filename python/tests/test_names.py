@@ -241,6 +241,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "parse_table": "train_classifier",
     "shared_rows": "train_classifier",
     "read_corpus": "train_masked_lm",
+    "check_plain": "train_masked_lm",
     "Dialogue": "train_language_model",
     "Dialogues": "train_language_model",
     "read_dialogues": "train_language_model",

@@ -52,6 +52,11 @@ expect 2 'truncate_dim must be in .1, 20., the width of the model, got 21' "$mul
 expect 2 'truncate_dim must be in' "$multihead" search model --data texts.txt --index raw.npy --truncate-dim 21 --query "a mat"
 printf '\xef\xbb\xbfthe cats\n' >marked.txt
 [[ $("$multihead" embed model --data marked.txt --out - --quiet) == "$(head -n 1 all.jsonl)" ]] || fail "a byte order mark is read as text"
+[[ $("$multihead" search model --data texts.txt --top 1 --quiet <marked.txt) =~ ^1\.000\ +1\ \ the\ cats$ ]] || fail "a byte order mark is part of a query"
+gzip -k texts.txt
+expect 3 'texts.txt.gz: this is compressed .gzip.; make it plain text in UTF-8 first .gunzip.' "$multihead" embed model --data texts.txt.gz --out packed.npy
+expect 3 'stdin: this is UTF-16; make it plain text' bash -c 'printf "\xff\xfea\0" | "$1" embed model --data - --out packed.npy' bash "$multihead"
+[[ ! -e packed.npy ]] || fail "compressed texts have vectors"
 expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" --top 1 --json
 "$multihead" search model --data texts.txt --query "a mat" --index kept.npy >first.txt
 "$multihead" search model --data texts.txt --query "a mat" --index kept.npy >second.txt

@@ -36,7 +36,8 @@ for list in 0 .1 0. 0.4 2.0 '0.1,' a.b encoder.0.1 0.-1 99999999999999999999.0; 
 done
 [[ ! -e x ]] || fail 'a refused command wrote a folder'
 mkdir foreign && echo mine >foreign/config.json
-expect 3 'foreign' "$multihead" prune model --out foreign --heads 0.1
+expect 2 'foreign' "$multihead" prune model --out foreign --heads 0.1
+expect 1 '/dev/null/x' "$multihead" prune model --out /dev/null/x --heads 0.1
 [[ $(cat foreign/config.json) == mine ]] || fail 'a file of somebody else was replaced'
 
 # Training goes on from a folder: its model, weights and tokenizer.

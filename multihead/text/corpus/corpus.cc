@@ -39,13 +39,17 @@ size_t character_start(std::string_view text, size_t at) {
 
 }  // namespace
 
+void check_plain(std::string_view text, const std::string& where) {
+  for (const Packed& kind : kPacked) {
+    MH_CHECK(!text.starts_with(kind.magic), FormatError, where, ": this is ", kind.name,
+             "; make it plain text in UTF-8 first (", kind.command, ")");
+  }
+}
+
 std::string read_text(const std::string& path, const ReadOptions& options) {
   std::string text = read_file(path, UINT64_MAX);
   MH_CHECK(!text.empty(), FormatError, path, ": the file is empty");
-  for (const Packed& kind : kPacked) {
-    MH_CHECK(!text.starts_with(kind.magic), FormatError, path, ": this is ", kind.name,
-             "; make it plain text in UTF-8 first (", kind.command, ")");
-  }
+  check_plain(text, path);
   if (const size_t nul = text.find('\0'); nul != text.npos)
     throw FormatError(concat(path, ": this is not text: NUL byte at ", place(text, nul)));
   if (options.require_utf8) {

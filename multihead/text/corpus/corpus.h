@@ -22,6 +22,10 @@ struct ReadOptions {
   bool in_lines = false;
 };
 
+/// Throws FormatError for what begins as UTF-16, an archive or a compressed file does, with the command that makes it
+/// text.
+void check_plain(std::string_view text, const std::string& where);
+
 /// The text of a file, without a UTF-8 byte order mark.
 /// Throws: IoError (missing, a directory, unreadable); FormatError (empty, compressed, NUL bytes, UTF-16, not
 /// UTF-8: with the offset and line).

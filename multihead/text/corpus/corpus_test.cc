@@ -79,6 +79,8 @@ TEST_F(CorpusFileTest, BadFilesSayWhatIsWrong) {
   EXPECT_THAT(format("\xFF\xFEh"), HasSubstr("this is UTF-16; make it plain text in UTF-8 first (iconv"));
   EXPECT_THAT(format("\x1F\x8B\x08"), HasSubstr("this is compressed (gzip); make it plain text"));
   EXPECT_THAT(format("PK\x03\x04"), HasSubstr("this is a ZIP archive"));
+  EXPECT_THAT(error_of<FormatError>([&] { check_plain("\xFE\xFF\x00h", "stdin"); }),
+              HasSubstr("stdin: this is UTF-16"));
   EXPECT_THAT(format("one\ntwo\xE2\x82\n"),
               HasSubstr("not valid UTF-8: byte \"\\xe2\" at offset 7 (line 2)"));
 }
