@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -10,12 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing-inl.h"
+
 namespace multihead {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kRoot = MULTIHEAD_SOURCE_DIR;
 
 // Every folder and the folders whose headers it may include, besides its own.
 const std::map<std::string, std::set<std::string>>& allowed() {
@@ -90,13 +87,9 @@ std::vector<Include> includes_under(const fs::path& folder) {
 
 bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 bool is_test_or_bench(const fs::path& file) {
   const std::string name = file.filename().string();
-  return ends_with(name, "_test.cc") || ends_with(name, "_bench.cc");
+  return ends_with(name, "_test.cc") || ends_with(name, "_bench.cc") || name == "testing-inl.h";
 }
 
 // The folder of `header` inside `top`; "" for anything else.

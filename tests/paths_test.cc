@@ -2,19 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/testing-inl.h"
+
 namespace multihead {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kRoot = MULTIHEAD_SOURCE_DIR;
 
 // A folder, a name and an extension, or "{h,cc}" for both; URLs are none.
 const std::regex kPath(R"((^|[^\w/.:<-])((?:[\w.-]+/)+[\w.-]+?)\.(h|cc|pyi|py|sh|md|ipynb|\{h,cc\})\b)");

@@ -177,7 +177,7 @@ TEST(MultiVectorEncoderTest, ReadsPyLatesFoldersAndStanfords) {
         {R"({"query_token_id": 7})", "query_token_id must be a text"}}) {
     folder.write("stanford/artifact.metadata", metadata);
     EXPECT_THAT([&] { MultiVectorEncoder::load(stanford); },
-                testing::ThrowsMessage<FormatError>(HasSubstr(text)));
+                ::testing::ThrowsMessage<FormatError>(HasSubstr(text)));
   }
 }
 

@@ -27,13 +27,13 @@ models::Encoder make_encoder(models::EncoderHead head, int64_t labels = 0) {
   return {models::resolved(c), rng};
 }
 
-text::Tokenizer make_tokenizer() {
+text::Tokenizer mask_tokenizer() {
   return text::Tokenizer::train_bpe("the cat sat on the mat",
                                     {.vocab_size = 262, .special = {.others = {"[MASK]"}}});
 }
 
 TEST(TextClassifierTest, ATextHasTheSameLogitsInWhateverCompany) {
-  const TextClassifier classifier(make_encoder(models::EncoderHead::classification, 3), make_tokenizer());
+  const TextClassifier classifier(make_encoder(models::EncoderHead::classification, 3), mask_tokenizer());
   const std::vector<std::string> texts = {"the cat", std::string(200, 'x'), "m", "the cat sat on the mat"};
   const Tensor all = classifier.logits(texts);
   ASSERT_EQ(all.shape(), Shape({4, 3}));
@@ -115,7 +115,7 @@ TEST(TextClassifierTest, ProbabilitiesOfOneLabelAreLogistic) {
 
 TEST(FillMaskTest, GuessesEachMaskBestFirst) {
   const models::Encoder encoder = make_encoder(models::EncoderHead::masked_lm);
-  const text::Tokenizer tokenizer = make_tokenizer();
+  const text::Tokenizer tokenizer = mask_tokenizer();
   const auto masks = fill_mask(encoder, tokenizer, "the [MASK] sat on the [MASK]", 4);
   ASSERT_EQ(masks.size(), 2u);
   for (const auto& guesses : masks) {

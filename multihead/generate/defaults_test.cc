@@ -11,7 +11,7 @@
 namespace multihead {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 models::Seq2SeqConfig model() {
   models::Seq2SeqConfig c;

@@ -8,7 +8,7 @@
 namespace multihead {
 namespace {
 
-models::LanguageModel model(uint64_t seed, int64_t window = 0) {
+models::LanguageModel rotary_model(uint64_t seed, int64_t window = 0) {
   models::LanguageModelConfig c;
   c.vocab_size = 11, c.context = 40, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.window = window;
   c.positions = models::Positions::rotary;
@@ -27,7 +27,7 @@ TEST(DraftTest, LooksUpWhatFollowedTheLastTokens) {
 }
 
 TEST(DraftTest, AModelGuessesItsOwnGreedyContinuation) {
-  const auto m = model(1);
+  const auto m = rotary_model(1);
   const Draft draft = draft_model(m);
   const std::vector<int32_t> text = {1, 2, 3};
   const auto expected = generate(m, {text}, {.max_new_tokens = 6, .sampling = {.temperature = 0}})[0];
@@ -40,7 +40,7 @@ TEST(DraftTest, AModelGuessesItsOwnGreedyContinuation) {
 
 // Guesses of any quality, also tokens that do not exist.
 TEST(DraftTest, GuessesDoNotChangeTheResult) {
-  const auto m = model(1), other = model(2);
+  const auto m = rotary_model(1), other = rotary_model(2);
   const Draft nonsense = [](std::span<const int32_t> text, int64_t most) {
     return std::vector<int32_t>(static_cast<size_t>(most + 2), text.size() % 3 == 0 ? 12 : 4);
   };
@@ -67,7 +67,7 @@ TEST(DraftTest, GuessesDoNotChangeTheResult) {
 }
 
 TEST(DraftTest, RightGuessesSaveSteps) {
-  const auto m = model(1);
+  const auto m = rotary_model(1);
   Generator generator(m);
   GenerateOptions options = {.max_new_tokens = 21, .sampling = {.temperature = 0}, .draft_tokens = 4};
   options.draft = draft_model(m);
@@ -79,7 +79,7 @@ TEST(DraftTest, RightGuessesSaveSteps) {
 }
 
 TEST(DraftTest, RingsReadOneTokenAtATime) {
-  const auto m = model(1, 5);
+  const auto m = rotary_model(1, 5);
   GenerateOptions options = {.max_new_tokens = 300};
   const auto expected = generate(m, {{1}}, options);
   options.draft = prompt_lookup();

@@ -9,7 +9,7 @@
 namespace multihead {
 namespace {
 
-models::LanguageModel model(models::Positions positions) {
+models::LanguageModel short_model(models::Positions positions) {
   models::LanguageModelConfig c;
   c.vocab_size = 19, c.context = 16, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16,
   c.positions = positions;
@@ -34,7 +34,7 @@ std::vector<int32_t> slowly(const models::LanguageModel& m, std::vector<int32_t>
 TEST(GenerateTest, CachedDecodingEqualsReadingTheWholeText) {
   for (const auto positions :
        {models::Positions::learned, models::Positions::rotary, models::Positions::alibi}) {
-    const auto m = model(positions);
+    const auto m = short_model(positions);
     const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
     const auto results = generate(m, prompts, {.max_new_tokens = 8, .sampling = {.temperature = 0}});
     for (size_t r = 0; r < prompts.size(); ++r) EXPECT_EQ(results[r], slowly(m, prompts[r], 8));
@@ -42,7 +42,7 @@ TEST(GenerateTest, CachedDecodingEqualsReadingTheWholeText) {
 }
 
 TEST(GenerateTest, ARowDoesNotDependOnTheBatchAndSeedsDiffer) {
-  const auto m = model(models::Positions::rotary);
+  const auto m = short_model(models::Positions::rotary);
   const GenerateOptions options = {.max_new_tokens = 10, .seed = 7};
   const auto alone = generate(m, {{1, 2}}, options);
   const auto together = generate(m, {{1, 2}, {3}, {1, 2}}, options);
@@ -52,7 +52,7 @@ TEST(GenerateTest, ARowDoesNotDependOnTheBatchAndSeedsDiffer) {
 }
 
 TEST(GenerateTest, PastTheContextTheWindowSlidesOrIsAnError) {
-  const auto m = model(models::Positions::learned);
+  const auto m = short_model(models::Positions::learned);
   const auto result = generate(m, {{1, 2, 3}}, {.max_new_tokens = 40, .sampling = {.temperature = 0}});
   ASSERT_EQ(result[0].size(), 40u);
   // The token after the first slide is that of the last half context read afresh.
@@ -70,7 +70,7 @@ TEST(GenerateTest, PastTheContextTheWindowSlidesOrIsAnError) {
 
 TEST(GenerateTest, AWindowHasNoEndAndItsMemoryIsThatOfTheRing) {
   for (const auto positions : {models::Positions::rotary, models::Positions::alibi}) {
-    models::LanguageModelConfig c = model(positions).config();
+    models::LanguageModelConfig c = short_model(positions).config();
     c.window = 7;
     Rng rng(3);
     const models::LanguageModel m(c, rng);
@@ -87,7 +87,7 @@ TEST(GenerateTest, AWindowHasNoEndAndItsMemoryIsThatOfTheRing) {
 }
 
 TEST(GenerateTest, ACacheInBf16SaysTheSameAlone) {
-  const auto m = model(models::Positions::rotary);
+  const auto m = short_model(models::Positions::rotary);
   GenerateOptions options = {.max_new_tokens = 10, .seed = 7, .cache_dtype = Dtype::bf16};
   EXPECT_EQ(2 * nn::decode_state_bytes(plan_generate(m, 3, 2, options)),
             nn::decode_state_bytes(plan_generate(m, 3, 2, {.max_new_tokens = 10})));
@@ -97,7 +97,7 @@ TEST(GenerateTest, ACacheInBf16SaysTheSameAlone) {
 }
 
 TEST(GenerateTest, StopTokensAndCallbacksEndARow) {
-  const auto m = model(models::Positions::rotary);
+  const auto m = short_model(models::Positions::rotary);
   const auto free = generate(m, {{1}}, {.max_new_tokens = 12, .sampling = {.temperature = 0}})[0];
   const auto stopped =
       generate(m, {{1}}, {.max_new_tokens = 12, .sampling = {.temperature = 0}, .stop_tokens = {free[3]}})[0];
@@ -112,7 +112,7 @@ TEST(GenerateTest, StopTokensAndCallbacksEndARow) {
 }
 
 TEST(GenerateTest, BadArgumentsAreNamed) {
-  const auto m = model(models::Positions::rotary);
+  const auto m = short_model(models::Positions::rotary);
   EXPECT_THROW(generate(m, {{}}), ValueError);
   EXPECT_THROW(generate(m, {{19}}), ValueError);
   EXPECT_THROW(generate(m, {{-1}}), ValueError);

@@ -15,6 +15,7 @@
 #include "multihead/models/files/state_file.h"
 #include "multihead/models/surgery/lens.h"
 #include "multihead/models/surgery/prune.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/array/scan.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/linear_attention.h"
@@ -27,6 +28,8 @@ namespace {
 
 using models::LanguageModel;
 using models::LanguageModelConfig;
+using models::refused;
+using models::row;
 using nn::OwnAttentionCall;
 
 // Weights named as by visit(), and copies that share them.
@@ -139,19 +142,6 @@ Tensor tokens(int64_t batch, int64_t length) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < batch * length; ++i) ids.push_back((7 * i * i + 3 * i) % 23);
   return Tensor::of<int64_t>({batch, length}, ids);
-}
-
-std::vector<float> row(const Tensor& x, int64_t b, int64_t begin, int64_t end) {
-  return slice(slice(x, 0, b, b + 1), 1, begin, end).contiguous().to_vector<float>();
-}
-
-void refused(const std::function<void()>& call, const std::string& text) {
-  try {
-    call();
-    ADD_FAILURE() << "no error that says " << text;
-  } catch (const std::exception& error) {
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-  }
 }
 
 const char* const kAll[] = {"Forgetting", "Delta", "latent"};

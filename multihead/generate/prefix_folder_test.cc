@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-models::LanguageModel model(uint64_t seed = 1) {
+models::LanguageModel seeded_model(uint64_t seed = 1) {
   models::LanguageModelConfig c;
   c.vocab_size = 31, c.context = 400, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.init_std = 0.3;
   Rng rng(seed);
@@ -38,7 +38,7 @@ Tensor tensor_of(const std::vector<int32_t>& tokens) {
   return Tensor::of<int32_t>({1, static_cast<int64_t>(tokens.size())}, tokens);
 }
 
-class PrefixFolderTest : public testing::Test {
+class PrefixFolderTest : public ::testing::Test {
  protected:
   ~PrefixFolderTest() override { fs::remove_all(path_); }
 
@@ -64,7 +64,7 @@ class PrefixFolderTest : public testing::Test {
 };
 
 TEST_F(PrefixFolderTest, ThePromptGoesOnBitForBitInAnotherProcess) {
-  const auto m = model();
+  const auto m = seeded_model();
   for (const std::optional<Dtype> dtype :
        {std::optional<Dtype>(), std::optional(Dtype::bf16), std::optional(nn::kInt8Cache)}) {
     fs::remove_all(path_);
@@ -84,10 +84,10 @@ TEST_F(PrefixFolderTest, ThePromptGoesOnBitForBitInAnotherProcess) {
 }
 
 TEST_F(PrefixFolderTest, FilesBelongToWeightsAndContinuationsReplaceThem) {
-  const auto m = model();
-  keep(m, prompt(40, 2, 1)), keep(model(2), prompt(40, 2, 1));
+  const auto m = seeded_model();
+  keep(m, prompt(40, 2, 1)), keep(seeded_model(2), prompt(40, 2, 1));
   EXPECT_EQ(files(), 2);
-  EXPECT_EQ(recalled(model(3), prompt(40, 2, 1)), 0);
+  EXPECT_EQ(recalled(seeded_model(3), prompt(40, 2, 1)), 0);
   keep(m, prompt(40, 9, 1));  // says more
   EXPECT_EQ(files(), 2);
   keep(m, prompt(40, 5, 1));  // says nothing new
@@ -102,7 +102,7 @@ TEST_F(PrefixFolderTest, FilesBelongToWeightsAndContinuationsReplaceThem) {
 }
 
 TEST_F(PrefixFolderTest, TheOldestByUseGoFirst) {
-  const auto m = model();
+  const auto m = seeded_model();
   keep(m, prompt(0, 50, 1));
   const auto bytes = fs::file_size(only_file());
   keep(m, prompt(0, 50, 2));
@@ -117,7 +117,7 @@ TEST_F(PrefixFolderTest, TheOldestByUseGoFirst) {
 }
 
 TEST_F(PrefixFolderTest, WhatIsNotOursStaysAndBrokenFilesDoNotCount) {
-  const auto m = model();
+  const auto m = seeded_model();
   keep(m, prompt(0, 50, 1));
   const fs::path file = only_file();
   std::ofstream(fs::path(path_) / "notes.txt") << "mine";
@@ -135,7 +135,7 @@ TEST_F(PrefixFolderTest, WhatIsNotOursStaysAndBrokenFilesDoNotCount) {
 
 // The configuration decides as much as the weights.
 TEST_F(PrefixFolderTest, FilesBelongToAConfiguration) {
-  models::LanguageModelConfig c = model().config();
+  models::LanguageModelConfig c = seeded_model().config();
   c.positions = models::Positions::rotary;
   const auto with_base = [&](double base) {
     c.rotary_base = base;
@@ -149,7 +149,7 @@ TEST_F(PrefixFolderTest, FilesBelongToAConfiguration) {
 }
 
 TEST_F(PrefixFolderTest, AFlippedBitDoesNotCount) {
-  const auto m = model();
+  const auto m = seeded_model();
   keep(m, prompt(0, 50, 1));
   std::string bytes = read_file(only_file().string());
   bytes[bytes.size() - 5] ^= 16;
@@ -162,7 +162,7 @@ TEST_F(PrefixFolderTest, AFlippedBitDoesNotCount) {
 
 // Without the folder, with the reason: it cannot be made, read or written.
 TEST_F(PrefixFolderTest, AFolderThatFailsIsDoneWithout) {
-  const auto m = model();
+  const auto m = seeded_model();
   fs::create_directories(path_);
   std::ofstream(fs::path(path_) / "file") << "mine";
   const std::vector<std::vector<int32_t>> prompts = {prompt(100, 3, 1), prompt(100, 3, 2)};
@@ -184,7 +184,7 @@ TEST_F(PrefixFolderTest, AFolderThatFailsIsDoneWithout) {
 }
 
 TEST_F(PrefixFolderTest, AGeneratorUsesIt) {
-  const auto m = model();
+  const auto m = seeded_model();
   const GenerateOptions options = {.max_new_tokens = 9, .seed = 3};
   const std::vector<std::vector<int32_t>> prompts = {prompt(100, 3, 1), prompt(100, 3, 2)};
   const auto want = generate(m, prompts, options);

@@ -13,9 +13,9 @@
 namespace multihead::io {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 // Written by tools/goldens/safetensors_files.py with the reference implementation.
@@ -65,13 +65,13 @@ TEST(SafetensorsTest, MoreThanMemoryHasLeft) {
       concat("{\"a\":{\"dtype\":\"F32\",", half, "0,", kRows * 16384, "]},\"b\":{\"dtype\":\"F32\",", half,
              kRows * 16384, ",", kRows * 32768, "]}}");
   const uint64_t size = header.size();
-  const fs::path path = fs::path(testing::TempDir()) / "sparse.safetensors";
+  const fs::path path = fs::path(::testing::TempDir()) / "sparse.safetensors";
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&size), 8) << header;
   std::error_code error;
   fs::resize_file(path, 8 + size + kRows * 32768, error);
   if (!error) {
     EXPECT_THAT([&] { load_safetensors(path.string()); },
-                testing::ThrowsMessage<MemoryError>(HasSubstr("loading its tensors needs 8.2 TB")));
+                ::testing::ThrowsMessage<MemoryError>(HasSubstr("loading its tensors needs 8.2 TB")));
   }
   fs::remove(path);
   if (error) GTEST_SKIP() << "no file of 8 TB here: " << error.message();
@@ -174,7 +174,7 @@ TEST(SafetensorsTest, AHeaderReadersWouldRefuseIsNotWritten) {
               HasSubstr("readers refuse more than 100000000"));
 }
 
-class ShardsTest : public testing::Test {
+class ShardsTest : public ::testing::Test {
  protected:
   ShardsTest() { fs::copy(kGoldens + "sharded", folder_.path(), fs::copy_options::recursive); }
 

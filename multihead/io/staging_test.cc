@@ -9,8 +9,8 @@
 namespace multihead::io {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 constexpr const char* kName = ".multihead-0123456789abcdef";

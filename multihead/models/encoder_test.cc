@@ -17,6 +17,7 @@
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
@@ -27,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Sequences = std::vector<std::vector<int32_t>>;
 
-const fs::path kEncoders = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "encoders";
+const fs::path kEncoders = kData / "encoders";
 
 std::vector<std::string> fixtures() {
   std::vector<std::string> names;
@@ -52,12 +53,6 @@ Expected expected_of(const std::string& name) {
   if (std::any_of(kinds.begin(), kinds.end(), [](int64_t kind) { return kind != 0; }))
     expected.rows.types = types;
   return expected;
-}
-
-void expect_near(const Tensor& got, const Tensor& want, const std::string& what) {
-  ASSERT_EQ(got.shape(), want.shape()) << what;
-  const auto a = got.to_vector<double>(), b = want.to_vector<double>();
-  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << what << " at " << i;
 }
 
 Tensor outputs(const Encoder& model, const TokenRows& rows) {
@@ -105,12 +100,13 @@ TEST(EncoderTest, OutputsAreThoseOfTransformers) {
     const Encoder model = load_encoder((kEncoders / name).string());
     const Expected expected = expected_of(name);
     const Tensor features = model.features(expected.rows);
-    expect_near(features, expected.tensors.at("features"), name + " features");
+    expect_near(features, expected.tensors.at("features"), 1e-5, name + " features");
     if (expected.tensors.contains("logits")) {
-      expect_near(model.logits(expected.rows), expected.tensors.at("logits"), name + " logits");
+      expect_near(model.logits(expected.rows), expected.tensors.at("logits"), 1e-5, name + " logits");
     }
     if (expected.tensors.contains("pooled")) {
-      expect_near(model.pooled(features, expected.rows), expected.tensors.at("pooled"), name + " pooled");
+      expect_near(model.pooled(features, expected.rows), expected.tensors.at("pooled"), 1e-5,
+                  name + " pooled");
     }
   }
 }
@@ -136,13 +132,9 @@ TEST(EncoderTest, FamiliesAreWrittenAsTheyWereRead) {
   }
 }
 
-Json config_of(const std::string& fixture) {
-  return io::load_json((kEncoders / fixture / "config.json").string());
-}
-
 // As nomic-ai publishes it, for its remote code.
 TEST(EncoderTest, NomicBertHasTwoSetsOfNames) {
-  const EncoderConfig ours = encoder_config_from_json(config_of("nomic_bert"), "config.json");
+  const EncoderConfig ours = encoder_config_from_json(config_of("encoders/nomic_bert"), "config.json");
   Json published = Json::object({{"model_type", "nomic_bert"},
                                  {"architectures", Json(std::vector<Json>{"NomicBertModel"})},
                                  {"activation_function", "swiglu"},
@@ -189,7 +181,7 @@ TEST(EncoderTest, NomicBertHasTwoSetsOfNames) {
 
 // In the model type "new", "ntk" is a larger base and positions that are divided besides.
 TEST(EncoderTest, GteFromBeforeTransformersHadIt) {
-  Json json = config_of("gte_masked_lm");
+  Json json = config_of("encoders/gte_masked_lm");
   const EncoderConfig plain = encoder_config_from_json(json, "config.json");
   json["model_type"] = "new";
   json["architectures"] = Json(std::vector<Json>{"NewForMaskedLM"});
@@ -214,7 +206,7 @@ TEST(EncoderTest, GteFromBeforeTransformersHadIt) {
 
 // As the folders have it, which bring code of their own.
 TEST(EncoderTest, PublishedFoldersOfOtherCodeAreRead) {
-  Json jina = config_of("jina_bert");
+  Json jina = config_of("encoders/jina_bert");
   for (const char* key : {"architectures", "feed_forward_type"}) jina.erase(key);
   jina["architectures"] = Json(std::vector<Json>{"JinaBertForMaskedLM"});
   jina["feed_forward_type"] = "geglu", jina["emb_pooler"] = "mean", jina["attn_implementation"] = "torch";
@@ -231,7 +223,7 @@ TEST(EncoderTest, PublishedFoldersOfOtherCodeAreRead) {
   EXPECT_EQ(load_encoder(folder.string()).config().head, EncoderHead::none);  // its file has none
   fs::remove_all(folder);
 
-  Json nomic = config_of("nomic_bert_moe");
+  Json nomic = config_of("encoders/nomic_bert_moe");
   nomic["router_aux_loss_coef"] = 0.1, nomic["moe_impl"] = "megablocks", nomic["embd_pdrop"] = 0.1;
   nomic["use_rms_norm"] = Json(), nomic["expert_choice_router"] = false, nomic["num_shared_experts"] = 0;
   const EncoderConfig experts = encoder_config_from_json(nomic, "config.json");
@@ -263,7 +255,7 @@ TEST(EncoderTest, AnAdapterOfSwappedHalvesIsMergedAsItIsTrained) {
   adapter.apply(trained);
   load_adapter(model, folder.string());
   const TokenRows rows = expected_of("gte_masked_lm").rows;
-  expect_near(model.features(rows), trained.features(rows), "merged");
+  expect_near(model.features(rows), trained.features(rows), 1e-5, "merged");
   EXPECT_GT(
       std::abs(model.features(rows).to_vector<float>()[0] -
                load_encoder((kEncoders / "gte_masked_lm").string()).features(rows).to_vector<float>()[0]),
@@ -273,14 +265,14 @@ TEST(EncoderTest, AnAdapterOfSwappedHalvesIsMergedAsItIsTrained) {
 
 // The decoder is left out.
 TEST(EncoderTest, TheEncoderOfAWholeT5IsRead) {
-  const fs::path seq2seq = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "seq2seq";
   for (const char* name : {"t5", "t5_gated", "mt5"}) {
-    const std::string folder = (seq2seq / name).string();
+    const std::string folder = (kData / "seq2seq" / name).string();
     EXPECT_TRUE(has_encoder(folder) && is_seq2seq_folder(folder) && !is_encoder_folder(folder)) << name;
     const Tensor tokens = Tensor::of<int64_t>({1, 5}, {3, 9, 20, 4, 1});
     const Tensor want = load_seq2seq(folder).encode({tokens, {}});
     const Encoder encoder = load_encoder(folder);
-    expect_near(encoder.features(TokenRows::of(Sequences{{3, 9, 20, 4, 1}})), reshape(want, {5, -1}), name);
+    expect_near(encoder.features(TokenRows::of(Sequences{{3, 9, 20, 4, 1}})), reshape(want, {5, -1}), 1e-5,
+                name);
   }
   const std::string alone = (kEncoders / "t5").string();
   EXPECT_TRUE(is_encoder_folder(alone) && !is_seq2seq_folder(alone));

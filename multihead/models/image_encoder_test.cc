@@ -11,6 +11,7 @@
 #include "multihead/io/json.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/gradcheck.h"
@@ -20,28 +21,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kImages = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "images";
+const fs::path kImages = kData / "images";
 
 // Fixtures: tools/goldens/vit.py.
 io::TensorMap expected_images(const std::string& name) {
   return io::load_safetensors((kImages / name / "expected.safetensors").string());
 }
 
-void expect_images_near(const Tensor& got, const Tensor& want) {
-  ASSERT_EQ(got.shape(), want.shape());
-  const auto a = got.to_vector<double>(), b = want.to_vector<double>();
-  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << i;
-}
-
 TEST(ImageEncoderTest, OutputsAreThoseOfTransformers) {
   const io::TensorMap plain = expected_images("vit");
   const ImageEncoder model = load_image_encoder((kImages / "vit").string());
   const Tensor features = model.features(plain.at("pixels"));
-  expect_images_near(features, plain.at("features"));
-  expect_images_near(model.pooled(features), plain.at("pooled"));
+  expect_near(features, plain.at("features"), 1e-5);
+  expect_near(model.pooled(features), plain.at("pooled"), 1e-5);
   const io::TensorMap headed = expected_images("vit_classifier");
   const ImageEncoder classifier = load_image_encoder((kImages / "vit_classifier").string());
-  expect_images_near(classifier.logits(headed.at("pixels")), headed.at("logits"));
+  expect_near(classifier.logits(headed.at("pixels")), headed.at("logits"), 1e-5);
   EXPECT_EQ(classifier.config().labels, (std::vector<std::string>{"cat", "dog", "a third"}));
 }
 
@@ -147,7 +142,7 @@ TEST(ImageEncoderTest, OtherSizesAndConfigurationsAreRefusedByName) {
               HasSubstr("pixels must be [N, 2, 12, 12], got [1, 2, 12, 16]"));
   EXPECT_THROW(model.features(Tensor::zeros({0, 2, 12, 12}, Dtype::f32)), ShapeError);
   EXPECT_THROW(model.logits(Tensor::zeros({1, 2, 12, 12}, Dtype::f32)), ValueError);
-  const Json config = io::load_json((kImages / "vit" / "config.json").string());
+  const Json config = config_of("images/vit");
   const auto error_with = [&](const char* key, const Json& value) {
     Json changed = config;
     changed[key] = value;

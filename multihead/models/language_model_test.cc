@@ -8,6 +8,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -40,18 +41,6 @@ std::vector<LanguageModelConfig> configs() {
   list.push_back(small(Positions::sinusoidal));
   list.back().norm_first = false, list.back().scale_embeddings = true, list.back().head_bias = true;
   return list;
-}
-
-Tensor tokens(int64_t batch, int64_t length, uint64_t seed = 1) {
-  Tensor x = Tensor::empty({batch, length}, Dtype::i64);
-  const RandomStream stream{seed, 0};
-  for (int64_t i = 0; i < batch * length; ++i)
-    x.data<int64_t>()[i] = stream.bits(static_cast<uint64_t>(i)) % 23;
-  return x;
-}
-
-std::vector<float> row(const Tensor& x, int64_t b, int64_t begin, int64_t end) {
-  return slice(slice(x, 0, b, b + 1), 1, begin, end).to_vector<float>();
 }
 
 TEST(LanguageModelTest, TheFutureCannotChangeThePast) {

@@ -10,6 +10,7 @@
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/language_model.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/files.h"
 #include "multihead/testing/matchers.h"
@@ -22,7 +23,7 @@ using nn::WeightDtype;
 constexpr WeightDtype kPacked[] = {WeightDtype::bf16, WeightDtype::f16, WeightDtype::int8, WeightDtype::q8,
                                    WeightDtype::q4};
 
-LanguageModelConfig small(Positions positions) {
+LanguageModelConfig wide_config(Positions positions) {
   LanguageModelConfig c;
   c.vocab_size = 67, c.context = 31, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2;
   c.embed_dim = 72, c.ffn_dim = 131, c.positions = positions, c.init_std = 0.1;
@@ -30,9 +31,9 @@ LanguageModelConfig small(Positions positions) {
 }
 
 // Every form of the matrices: biases and none, gated and plain, tied and not, norms of heads.
-std::vector<LanguageModelConfig> configs() {
-  std::vector<LanguageModelConfig> list = {small(Positions::learned), small(Positions::rotary),
-                                           small(Positions::rotary), small(Positions::alibi)};
+std::vector<LanguageModelConfig> matrix_forms() {
+  std::vector<LanguageModelConfig> list = {wide_config(Positions::learned), wide_config(Positions::rotary),
+                                           wide_config(Positions::rotary), wide_config(Positions::alibi)};
   for (LanguageModelConfig& c : list) {
     if (c.positions != Positions::rotary) continue;
     c.norm = nn::NormKind::rms, c.gated = true, c.activation = Activation::silu;
@@ -48,12 +49,7 @@ LanguageModel model_of(const LanguageModelConfig& config) {
   return LanguageModel(config, rng);
 }
 
-Tensor tokens(int64_t batch, int64_t length) {
-  Tensor x = Tensor::empty({batch, length}, Dtype::i64);
-  const RandomStream stream{3, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<int64_t>()[i] = stream.bits(static_cast<uint64_t>(i)) % 67;
-  return x;
-}
+Tensor prompt(int64_t batch, int64_t length) { return tokens(batch, length, 3, 67); }
 
 // |a - b| / |a|
 double distance(const Tensor& a, const Tensor& b) {
@@ -64,8 +60,8 @@ double distance(const Tensor& a, const Tensor& b) {
 }
 
 TEST(PackedLanguageModelTest, LogitsAreNear) {
-  for (const LanguageModelConfig& config : configs()) {
-    const Tensor x = tokens(2, 13);
+  for (const LanguageModelConfig& config : matrix_forms()) {
+    const Tensor x = prompt(2, 13);
     const Tensor exact = model_of(config)(x);
     for (const WeightDtype dtype : kPacked) {
       LanguageModel model = model_of(config);
@@ -86,11 +82,11 @@ TEST(PackedLanguageModelTest, LogitsAreNear) {
 }
 
 TEST(PackedLanguageModelTest, ARowHasTheSameBitsAloneInABatchAndTokenByToken) {
-  for (const LanguageModelConfig& config : configs()) {
+  for (const LanguageModelConfig& config : matrix_forms()) {
     for (const WeightDtype dtype : kPacked) {
       LanguageModel model = model_of(config);
       model.pack_weights(dtype);
-      const Tensor x = tokens(3, 11), whole = model(x);
+      const Tensor x = prompt(3, 11), whole = model(x);
       const Tensor alone = slice(x, 0, 1, 2).contiguous();
       EXPECT_EQ(distance(model(alone), slice(whole, 0, 1, 2)), 0) << kernels::name(dtype);
       nn::DecodeState state = model.make_state(1);
@@ -104,7 +100,7 @@ TEST(PackedLanguageModelTest, ARowHasTheSameBitsAloneInABatchAndTokenByToken) {
 }
 
 TEST(PackedLanguageModelTest, TheMemoryFalls) {
-  LanguageModelConfig config = configs()[1];
+  LanguageModelConfig config = matrix_forms()[1];
   config.vocab_size = 96, config.embed_dim = 128, config.ffn_dim = 256;
   for (const WeightDtype dtype : kPacked) {
     LanguageModel model = model_of(config);
@@ -125,9 +121,9 @@ TEST(PackedLanguageModelTest, TheMemoryFalls) {
 }
 
 TEST(PackedLanguageModelTest, CannotBeTrainedOrPackedAgain) {
-  LanguageModel model = model_of(configs()[0]);
+  LanguageModel model = model_of(matrix_forms()[0]);
   model.pack_weights(WeightDtype::q4);
-  const Tensor x = tokens(1, 5);
+  const Tensor x = prompt(1, 5);
   EXPECT_GT(model.loss(x, x).item(), 0);
   {
     const Tape tape;
@@ -140,13 +136,13 @@ TEST(PackedLanguageModelTest, CannotBeTrainedOrPackedAgain) {
 
 TEST(PackedLanguageModelTest, SavesAndLoads) {
   const std::string folder = ::testing::TempDir() + "/packed_language_model";
-  for (const LanguageModelConfig& config : configs()) {
+  for (const LanguageModelConfig& config : matrix_forms()) {
     for (const WeightDtype dtype : kPacked) {
       std::filesystem::remove_all(folder);
       LanguageModel model = model_of(config);
       model.pack_weights(dtype);
       save_language_model(model, folder);
-      const Tensor x = tokens(2, 9), y = model(x);
+      const Tensor x = prompt(2, 9), y = model(x);
       for (const WeightDtype asked : {WeightDtype::f32, dtype}) {
         LanguageModel loaded = load_language_model(folder, asked);
         EXPECT_EQ(loaded.weight_dtype(), dtype);
@@ -159,10 +155,10 @@ TEST(PackedLanguageModelTest, SavesAndLoads) {
   }
 }
 
-std::vector<float> logits_of(const LanguageModel& model) { return model(tokens(2, 5)).to_vector<float>(); }
+std::vector<float> logits_of(const LanguageModel& model) { return model(prompt(2, 5)).to_vector<float>(); }
 
 TEST(PackedLanguageModelTest, PackedWhileReadIsPackedAfterwards) {
-  for (const LanguageModelConfig& config : configs()) {
+  for (const LanguageModelConfig& config : matrix_forms()) {
     const TemporaryFolder folder;
     LanguageModel model = model_of(config);
     save_language_model(model, folder.path());
@@ -178,7 +174,7 @@ TEST(PackedLanguageModelTest, PackedWhileReadIsPackedAfterwards) {
       EXPECT_EQ(logits_of(got), logits_of(want)) << kernels::name(dtype);
     }
   }
-  LanguageModel llama = model_of(configs()[1]);
+  LanguageModel llama = model_of(matrix_forms()[1]);
   const TemporaryFolder folder;
   save_gguf(llama, folder / "m.gguf", "F32", {});
   const LanguageModel packed = load_language_model(folder / "m.gguf", {}, true);
@@ -189,7 +185,7 @@ TEST(PackedLanguageModelTest, PackedWhileReadIsPackedAfterwards) {
 }
 
 TEST(PackedLanguageModelTest, GgufFilesHaveTheBiasesThatLlamaCppReads) {
-  LanguageModelConfig config = configs()[1];
+  LanguageModelConfig config = matrix_forms()[1];
   config.attention_bias = config.out_bias = config.ffn_bias = true;
   LanguageModel llama = model_of(config);
   Rng rng(5);
@@ -205,7 +201,7 @@ TEST(PackedLanguageModelTest, GgufFilesHaveTheBiasesThatLlamaCppReads) {
 
 TEST(PackedLanguageModelTest, GgufFilesOfF16AreComputedAsTheyLieWithTheBitsOfF32) {
   for (const bool tied : {true, false}) {
-    LanguageModelConfig config = configs()[1];
+    LanguageModelConfig config = matrix_forms()[1];
     config.tie_embeddings = tied;
     LanguageModel model = model_of(config);
     const TemporaryFolder folder;
@@ -215,16 +211,16 @@ TEST(PackedLanguageModelTest, GgufFilesOfF16AreComputedAsTheyLieWithTheBitsOfF32
     LanguageModel wide = load_language_model(folder / "m.gguf", WeightDtype::f32);
     EXPECT_LT(halves.weight_bytes(), wide.weight_bytes() * 6 / 10);
     for (const int64_t length : {1, 13}) {
-      const Tensor x = tokens(2, length);
+      const Tensor x = prompt(2, length);
       EXPECT_EQ(halves(x).to_vector<float>(), wide(x).to_vector<float>());
     }
     wide.pack_weights(WeightDtype::f16);
-    EXPECT_EQ(halves(tokens(2, 5)).to_vector<float>(), wide(tokens(2, 5)).to_vector<float>());
+    EXPECT_EQ(halves(prompt(2, 5)).to_vector<float>(), wide(prompt(2, 5)).to_vector<float>());
   }
 }
 
 TEST(PackedLanguageModelTest, F16RefusesWeightsBeyondIt) {
-  LanguageModel model = model_of(configs()[0]);
+  LanguageModel model = model_of(matrix_forms()[0]);
   model.layers[1].feed_forward.fc1.weight.data<float>()[3] = 70000;
   EXPECT_THROW(model.pack_weights(WeightDtype::f16), ValueError);
 }
@@ -232,7 +228,7 @@ TEST(PackedLanguageModelTest, F16RefusesWeightsBeyondIt) {
 TEST(PackedLanguageModelTest, RefusesFilesThatDoNotFitTheConfig) {
   const std::string folder = ::testing::TempDir() + "/packed_language_model_files";
   std::filesystem::remove_all(folder);
-  LanguageModel model = model_of(configs()[1]);
+  LanguageModel model = model_of(matrix_forms()[1]);
   model.pack_weights(WeightDtype::q4);
   save_language_model(model, folder);
   const io::TensorMap tensors = language_model_tensors(model);

@@ -19,7 +19,7 @@ Seq2SeqConfig interleaving() {
   return c;
 }
 
-Seq2Seq model_of(Seq2SeqConfig c) {
+Seq2Seq translator_of(Seq2SeqConfig c) {
   c.source_vocab_size = 29, c.max_positions = 12, c.encoder_layers = 2, c.decoder_layers = 3;
   if (c.embed_dim != 48) c.num_heads = 3, c.embed_dim = 21, c.ffn_dim = 37;
   c.init_std = 0.4;
@@ -31,7 +31,7 @@ Seq2Seq model_of(Seq2SeqConfig c) {
   return model;
 }
 
-std::vector<Seq2SeqConfig> configs() {
+std::vector<Seq2SeqConfig> translator_configs() {
   return {{},
           {.norm_first = true, .final_norm = true, .activation = Activation::gelu},
           {.positions = Positions::learned, .norm = nn::NormKind::rms, .bias = false, .output_bias = false},
@@ -62,8 +62,8 @@ void expect_close(const Tensor& got, const Tensor& expected, const char* where) 
 }
 
 TEST(PackedSeq2SeqTest, LogitsAreThoseOfTheModelStepAfterStep) {
-  for (const Seq2SeqConfig& config : configs()) {
-    const Seq2Seq model = model_of(config);
+  for (const Seq2SeqConfig& config : translator_configs()) {
+    const Seq2Seq model = translator_of(config);
     const PackedSeq2Seq packed(model);
     nn::DecodeState slow = model.start(padded(kSources), 9);
     PackedState fast = packed.start(kSources);
@@ -82,7 +82,7 @@ TEST(PackedSeq2SeqTest, LogitsAreThoseOfTheModelStepAfterStep) {
 }
 
 TEST(PackedSeq2SeqTest, HypothesesOfOneSourceShareTheirPast) {
-  const Seq2Seq model = model_of({});
+  const Seq2Seq model = translator_of({});
   const PackedSeq2Seq packed(model);
   PackedState state = packed.start({kSources.data(), 1});
   packed.step(Tokens{0}, state);
@@ -110,13 +110,13 @@ TEST(PackedSeq2SeqTest, ARowHasTheSameBitsInAnyBatchOnAnyThreadsAndInstructionSe
                                       {WeightDtype::int8, plain},
                                       {WeightDtype::f32, interleaving()},
                                       {WeightDtype::int8, interleaving()}}) {
-    const PackedSeq2Seq reference(model_of(config), dtype);
+    const PackedSeq2Seq reference(translator_of(config), dtype);
     PackedState all = reference.start(kSources);
     const auto together = reference.step(Tokens{1, 2, 3}, all).to_vector<float>();
     for (const kernels::Isa isa : {kernels::Isa::avx2, kernels::Isa::avx512}) {
       if (isa > kernels::best_isa()) continue;
       kernels::set_isa(isa);
-      const PackedSeq2Seq packed(model_of(config), dtype);
+      const PackedSeq2Seq packed(translator_of(config), dtype);
       for (const int threads : {1, 3}) {
         set_num_threads(threads);
         for (size_t i = 0; i < kSources.size(); ++i) {
@@ -133,8 +133,8 @@ TEST(PackedSeq2SeqTest, ARowHasTheSameBitsInAnyBatchOnAnyThreadsAndInstructionSe
 
 // Rounding to 8 bits is an error of about 1 % per product.
 TEST(PackedSeq2SeqTest, Int8LogitsAreNearThoseOfF32) {
-  for (const Seq2SeqConfig& config : configs()) {
-    const Seq2Seq model = model_of(config);
+  for (const Seq2SeqConfig& config : translator_configs()) {
+    const Seq2Seq model = translator_of(config);
     const PackedSeq2Seq exact(model), rounded(model, WeightDtype::int8);
     EXPECT_EQ(rounded.weight_dtype(), WeightDtype::int8);
     PackedState a = exact.start(kSources), b = rounded.start(kSources);
@@ -169,7 +169,7 @@ TEST(PackedSeq2SeqTest, Int8TakesLessMemory) {
 }
 
 TEST(PackedSeq2SeqTest, BadCallsAreNamed) {
-  const PackedSeq2Seq packed(model_of({}));
+  const PackedSeq2Seq packed(translator_of({}));
   const auto refused = [](auto&& call, const char* text) {
     try {
       call();

@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/io/safetensors.h"
 #include "multihead/models/files/state_file.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/nn/module.h"
 #include "multihead/ops/shape.h"
 
@@ -23,19 +24,7 @@ LanguageModel model(Positions positions, uint64_t seed = 1, int64_t window = kWi
   return {c, rng};
 }
 
-Tensor tokens(int64_t batch, int64_t length, uint64_t seed = 1) {
-  Tensor x = Tensor::empty({batch, length}, Dtype::i64);
-  const RandomStream stream{seed, 0};
-  for (int64_t i = 0; i < batch * length; ++i)
-    x.data<int64_t>()[i] = stream.bits(static_cast<uint64_t>(i)) % kVocabulary;
-  return x;
-}
-
 Tensor part(const Tensor& x, int64_t begin, int64_t end) { return slice(x, 1, begin, end).contiguous(); }
-
-std::vector<float> row(const Tensor& x, int64_t b, int64_t begin, int64_t end) {
-  return slice(slice(x, 0, b, b + 1), 1, begin, end).to_vector<float>();
-}
 
 // Reads tokens [at, end) of x in pieces of `step`; the logits of all.
 std::vector<float> read(const LanguageModel& m, const Tensor& x, nn::DecodeState& state, int64_t end,
@@ -284,16 +273,11 @@ TEST(Int8StateTest, WhatCannotBeIsNamed) {
   EXPECT_THROW(wide.make_state({.dtype = nn::kInt8Cache}), DtypeError);
 }
 
-class SavedRingTest : public testing::Test {
+class SavedRingTest : public ::testing::Test {
  protected:
   ~SavedRingTest() override { std::filesystem::remove(path_); }
   void refused(const LanguageModel& m, const char* text, int64_t capacity = 0) const {
-    try {
-      load_state(path_, m, capacity);
-      ADD_FAILURE() << "no error that says " << text;
-    } catch (const std::exception& error) {
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    models::refused([&] { load_state(path_, m, capacity); }, text);
   }
   std::string path_ = std::filesystem::temp_directory_path() / concat("multihead_ring_", getpid());
 };

@@ -7,6 +7,7 @@
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/memory/memory.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -30,7 +31,7 @@ std::vector<Seq2SeqConfig> variants() {
   return list;
 }
 
-Tensor tokens(int64_t rows, int64_t length, uint64_t seed) {
+Tensor words(int64_t rows, int64_t length, uint64_t seed) {
   std::vector<int32_t> ids;
   const RandomStream stream{seed, 0};
   for (int64_t i = 0; i < rows * length; ++i) {
@@ -39,22 +40,18 @@ Tensor tokens(int64_t rows, int64_t length, uint64_t seed) {
   return Tensor::of<int32_t>({rows, length}, ids);
 }
 
-std::vector<float> part(const Tensor& x, int64_t row, int64_t begin, int64_t end) {
-  return slice(slice(x, 0, row, row + 1), 1, begin, end).to_vector<float>();
-}
-
 TEST(Seq2SeqTest, StepsEqualTheWholeBitForBit) {
   for (const Seq2SeqConfig& c : variants()) {
     Rng rng(1);
     const Seq2Seq model(c, rng);
-    const TokenBatch source{tokens(3, 9, 2), {9, 2, 5}};
-    const Tensor target = tokens(3, 6, 3);
+    const TokenBatch source{words(3, 9, 2), {9, 2, 5}};
+    const Tensor target = words(3, 6, 3);
     const Tensor full = model(source, {target, {}});
     EXPECT_EQ(full.shape(), Shape({3, 6, model.config().target_vocab_size}));
     nn::DecodeState state = model.start(source, 6);
     for (int64_t t = 0; t < 6; ++t) {
       const Tensor logits = model.step(slice(target, 1, t, t + 1).contiguous(), state);
-      for (int64_t b = 0; b < 3; ++b) ASSERT_EQ(part(logits, b, 0, 1), part(full, b, t, t + 1)) << t;
+      for (int64_t b = 0; b < 3; ++b) ASSERT_EQ(row(logits, b, 0, 1), row(full, b, t, t + 1)) << t;
     }
   }
 }
@@ -63,11 +60,11 @@ TEST(Seq2SeqTest, ARowAloneAndInAPaddedBatchHaveTheSameBits) {
   for (const Seq2SeqConfig& c : variants()) {
     Rng rng(4);
     const Seq2Seq model(c, rng);
-    const Tensor source = tokens(2, 11, 5), target = tokens(2, 7, 6);
+    const Tensor source = words(2, 11, 5), target = words(2, 7, 6);
     const Tensor both = model({source, {4, 11}}, {target, {3, 7}});
     const Tensor alone = model({slice(slice(source, 0, 0, 1), 1, 0, 4).contiguous(), {}},
                                {slice(slice(target, 0, 0, 1), 1, 0, 3).contiguous(), {}});
-    EXPECT_EQ(part(alone, 0, 0, 3), part(both, 0, 0, 3));
+    EXPECT_EQ(row(alone, 0, 0, 3), row(both, 0, 0, 3));
   }
 }
 
@@ -80,7 +77,7 @@ TEST(Seq2SeqTest, EveryWeightLearnsAndTiesHold) {
     Tape tape;
     Rng dropout(8);
     tape.backward(
-        model.loss({tokens(2, 6, 9), {6, 4}}, {tokens(2, 5, 10), {}}, tokens(2, 5, 11), &dropout, 0.1));
+        model.loss({words(2, 6, 9), {6, 4}}, {words(2, 5, 10), {}}, words(2, 5, 11), &dropout, 0.1));
     for (const nn::NamedTensor& p : nn::named_parameters(model)) {
       ASSERT_TRUE(p.tensor.grad().defined()) << p.name;
       double sum = 0;
@@ -98,7 +95,7 @@ TEST(Seq2SeqTest, CopiesAndConversionsKeepTheTies) {
     Seq2Seq model(c, rng);
     Seq2Seq copy = nn::clone(model);
     EXPECT_EQ(nn::parameter_count(copy), nn::parameter_count(model));
-    const TokenBatch source{tokens(1, 5, 13), {}}, target{tokens(1, 4, 14), {}};
+    const TokenBatch source{words(1, 5, 13), {}}, target{words(1, 4, 14), {}};
     const auto expected = model(source, target).to_vector<float>();
     copy.output_weight.fill(0);
     EXPECT_EQ(model(source, target).to_vector<float>(), expected);
@@ -109,23 +106,13 @@ TEST(Seq2SeqTest, CopiesAndConversionsKeepTheTies) {
 TEST(Seq2SeqTest, IgnoredLabelsCountForNothing) {
   Rng rng(15);
   const Seq2Seq model(config(), rng);
-  const TokenBatch source{tokens(1, 5, 16), {}};
-  const Tensor target = tokens(1, 4, 17), labels = tokens(1, 4, 18);
+  const TokenBatch source{words(1, 5, 16), {}};
+  const Tensor target = words(1, 4, 17), labels = words(1, 4, 18);
   Tensor padded = Tensor::full({1, 6}, 0, Dtype::i32), ignored = Tensor::full({1, 6}, -100, Dtype::i32);
   slice(padded, 1, 0, 4).copy_from(target);
   slice(ignored, 1, 0, 4).copy_from(labels);
   EXPECT_EQ(model.loss(source, {target, {}}, labels).item(),
             model.loss(source, {padded, {4}}, ignored).item());
-}
-
-template <class Error, class F>
-void expect_message(F&& f, const char* text) {
-  try {
-    f();
-    ADD_FAILURE() << "no error that says " << text;
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-  }
 }
 
 TEST(Seq2SeqTest, TheWeightsOfItsMatricesAreKnownBeforehand) {
@@ -144,36 +131,25 @@ TEST(Seq2SeqTest, TheWeightsOfItsMatricesAreKnownBeforehand) {
 TEST(Seq2SeqTest, BadInputIsNamed) {
   Rng rng(19);
   const Seq2Seq model(config(), rng);
-  const TokenBatch source{tokens(2, 5, 20), {}}, target{tokens(2, 4, 21), {}};
-  expect_message<ValueError>(
-      [&] {
-        model({tokens(2, 18, 1), {}}, target);
-      },
-      "source of 18 tokens, the model has max_positions = 17");
-  expect_message<ValueError>([&] { model(source, {tokens(2, 18, 1), {}}); }, "target of 18 tokens");
-  expect_message<ShapeError>(
-      [&] {
-        model(source, {tokens(3, 4, 1), {}});
-      },
-      "the source has 2 rows, the target 3");
-  expect_message<ValueError>(
-      [&] {
-        model({tokens(2, 5, 1), {5, 6}}, target);
-      },
-      "a length of 6 exceeds the 5 tokens");
-  expect_message<ShapeError>([&] { model({tokens(2, 5, 1), {5}}, target); }, "2 rows and 1 lengths");
-  expect_message<ValueError>([&] { model({Tensor::full({2, 5}, 29, Dtype::i32), {}}, target); }, "29");
-  expect_message<ValueError>([&] { model(source, {Tensor::full({2, 4}, -1, Dtype::i32), {}}); }, "-1");
+  const TokenBatch source{words(2, 5, 20), {}}, target{words(2, 4, 21), {}};
+  EXPECT_MESSAGE(model({words(2, 18, 1), {}}, target), ValueError,
+                 "source of 18 tokens, the model has max_positions = 17");
+  EXPECT_MESSAGE(model(source, {words(2, 18, 1), {}}), ValueError, "target of 18 tokens");
+  EXPECT_MESSAGE(model(source, {words(3, 4, 1), {}}), ShapeError, "the source has 2 rows, the target 3");
+  EXPECT_MESSAGE(model({words(2, 5, 1), {5, 6}}, target), ValueError, "a length of 6 exceeds the 5 tokens");
+  EXPECT_MESSAGE(model({words(2, 5, 1), {5}}, target), ShapeError, "2 rows and 1 lengths");
+  EXPECT_MESSAGE(model({Tensor::full({2, 5}, 29, Dtype::i32), {}}, target), ValueError, "29");
+  EXPECT_MESSAGE(model(source, {Tensor::full({2, 4}, -1, Dtype::i32), {}}), ValueError, "-1");
   Seq2SeqConfig other = config();
   other.decoder_layers = 1;
   const Seq2Seq stranger(other, rng);
   nn::DecodeState state = stranger.start(source, 4);
-  expect_message<ShapeError>([&] { model.step(tokens(2, 1, 1), state); }, "the state has 1 layers");
+  EXPECT_MESSAGE(model.step(words(2, 1, 1), state), ShapeError, "the state has 1 layers");
 
   const auto refused = [](auto&& change, const char* text) {
     Seq2SeqConfig c = config();
     change(c);
-    expect_message<ValueError>([&] { resolved(c); }, text);
+    EXPECT_MESSAGE(resolved(c), ValueError, text);
   };
   refused([](Seq2SeqConfig& c) { c.num_heads = 5; }, "num_heads");
   refused([](Seq2SeqConfig& c) { c.target_vocab_size = 30; }, "share_embeddings");

@@ -11,7 +11,7 @@
 namespace multihead::models {
 namespace {
 
-LanguageModelConfig config_of(Positions positions) {
+LanguageModelConfig config_with(Positions positions) {
   LanguageModelConfig c;
   c.vocab_size = 61, c.context = 43, c.num_layers = 3, c.num_heads = 4, c.embed_dim = 56, c.ffn_dim = 73;
   c.positions = positions, c.init_std = 0.2;
@@ -19,7 +19,7 @@ LanguageModelConfig config_of(Positions positions) {
 }
 
 LanguageModelConfig llama() {
-  LanguageModelConfig c = config_of(Positions::rotary);
+  LanguageModelConfig c = config_with(Positions::rotary);
   c.num_kv_heads = 2, c.norm = nn::NormKind::rms, c.gated = true, c.activation = Activation::silu;
   c.attention_bias = c.out_bias = c.ffn_bias = false;
   return c;
@@ -42,26 +42,26 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (const Positions p :
        {Positions::none, Positions::learned, Positions::sinusoidal, Positions::rotary, Positions::alibi}) {
-    list.push_back({"positions " + std::string(word_of(p)), config_of(p)});
+    list.push_back({"positions " + std::string(word_of(p)), config_with(p)});
   }
   for (const nn::Block b : {nn::Block::parallel, nn::Block::parallel_shared, nn::Block::attention_only}) {
-    LanguageModelConfig c = config_of(Positions::rotary);
+    LanguageModelConfig c = config_with(Positions::rotary);
     c.block = b, c.rotary_fraction = 4.0 / 7, c.rotary_layout = RotaryLayout::interleaved;
     c.activation = Activation::gelu, c.head_bias = true;
     list.push_back({"block " + std::string(word_of(b)), c});
   }
-  LanguageModelConfig post = config_of(Positions::learned);
+  LanguageModelConfig post = config_with(Positions::learned);
   post.norm_first = false, post.final_norm = false, post.activation = Activation::relu;
   LanguageModelConfig ring = llama();
   ring.window = 5;
-  LanguageModelConfig pruned = config_of(Positions::alibi);
+  LanguageModelConfig pruned = config_with(Positions::alibi);
   pruned.pruned_heads = {{}, {0, 2}, {}};
   LanguageModelConfig scaled = llama();
   scaled.residual_factor = 0.3, scaled.attention_scale = 0.2, scaled.embedding_factor = 5;
   scaled.logit_divisor = 3, scaled.unrotated_every = 2;
-  LanguageModelConfig normed = config_of(Positions::alibi);
+  LanguageModelConfig normed = config_with(Positions::alibi);
   normed.embedding_norm = true;
-  LanguageModelConfig local = config_of(Positions::learned);
+  LanguageModelConfig local = config_with(Positions::learned);
   local.window = 5, local.global_every = 2, local.global_first = true;
   list.insert(list.end(), {{"llama", llama()},
                            {"gemma", gemma()},
@@ -74,7 +74,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-LanguageModel model_of(const LanguageModelConfig& config) {
+LanguageModel frozen_model(const LanguageModelConfig& config) {
   Rng rng(5);
   LanguageModel model(config, rng);
   for (Tensor& parameter : nn::parameters(model)) parameter.set_requires_grad(false);
@@ -135,7 +135,7 @@ void expect_same_bits(const LanguageModel& model, const LanguageModelState& opti
 TEST(TokenPassTest, HasTheBitsOfTheModules) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    const LanguageModel model = model_of(c.config);
+    const LanguageModel model = frozen_model(c.config);
     for (const int64_t batch : {1, 3}) {
       expect_same_bits(model, {.batch = batch});
       expect_same_bits(model, {.batch = batch, .dtype = Dtype::bf16});
@@ -151,7 +151,7 @@ TEST(TokenPassTest, HasTheBitsOfTheModulesWithPackedWeights) {
     SCOPED_TRACE(c.name);
     for (const nn::WeightDtype dtype : {nn::WeightDtype::bf16, nn::WeightDtype::f16, nn::WeightDtype::int8,
                                         nn::WeightDtype::q8, nn::WeightDtype::q4}) {
-      LanguageModel model = model_of(c.config);
+      LanguageModel model = frozen_model(c.config);
       model.pack_weights(dtype);
       expect_same_bits(model, {.batch = 2});
     }
@@ -159,7 +159,7 @@ TEST(TokenPassTest, HasTheBitsOfTheModulesWithPackedWeights) {
 }
 
 TEST(TokenPassTest, SaysWhyItDeclines) {
-  const LanguageModel model = model_of(llama());
+  const LanguageModel model = frozen_model(llama());
   nn::DecodeState state = model.make_state(2);
   const auto reason = [&](const LanguageModelCall& call, int64_t tokens) {
     return model.explain(call, tokens);
@@ -184,7 +184,7 @@ TEST(TokenPassTest, SaysWhyItDeclines) {
 }
 
 TEST(TokenPassTest, ACallThatDoesNotFitFailsAsBefore) {
-  const LanguageModel model = model_of(llama());
+  const LanguageModel model = frozen_model(llama());
   nn::DecodeState state = model.make_state(1, 2);
   model(tokens_from(0, 1, 2), {.state = &state});
   EXPECT_THROW(model(tokens_from(0, 1, 1), {.state = &state}), ValueError);

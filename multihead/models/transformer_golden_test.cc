@@ -37,7 +37,7 @@ void fill(Module& module) {
   }
 }
 
-class TransformerGoldenTest : public testing::TestWithParam<Dtype> {
+class TransformerGoldenTest : public ::testing::TestWithParam<Dtype> {
  protected:
   TransformerGoldenTest()
       : expected_(io::load_safetensors(MULTIHEAD_SOURCE_DIR "/tests/data/transformer_layers.safetensors")) {}
@@ -129,7 +129,7 @@ TEST_P(TransformerGoldenTest, OutputsAndGradientsArePyTorchs) {
   EXPECT_EQ(compared_, expected_.size());  // nothing stored was passed over
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, TransformerGoldenTest, testing::Values(Dtype::f32, Dtype::f64),
+INSTANTIATE_TEST_SUITE_P(Dtypes, TransformerGoldenTest, ::testing::Values(Dtype::f32, Dtype::f64),
                          [](const auto& info) { return info.param == Dtype::f32 ? "f32" : "f64"; });
 
 }  // namespace

@@ -8,24 +8,17 @@
 #include "multihead/core/error.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead::nn {
 namespace {
 
-Tensor random(const Shape& shape, uint64_t seed) {
-  Rng rng(seed);
-  return randn(shape, rng);
-}
+using testing::expect_near;
+using testing::normal;
 
 void expect_bits(const Tensor& a, const Tensor& b) {
   ASSERT_EQ(a.shape(), b.shape());
   EXPECT_EQ(a.to_vector<float>(), b.to_vector<float>());
-}
-
-void expect_near(const Tensor& a, const Tensor& b, double tolerance) {
-  ASSERT_EQ(a.shape(), b.shape());
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], tolerance) << "at " << i;
 }
 
 // Copies the packed weights of one module into the separate ones of another.
@@ -46,7 +39,7 @@ void copy_packed_to_separate(const MultiHeadAttention& packed, MultiHeadAttentio
 TEST(MultiHeadAttentionTest, ValidLengthsOfTheLectureNotes) {
   Rng rng(1);
   const MultiHeadAttention attention({.embed_dim = 4, .num_heads = 2, .value_dim = 6}, rng);
-  const Tensor q = random({2, 4, 4}, 2), k = random({2, 6, 4}, 3), v = random({2, 6, 6}, 4);
+  const Tensor q = normal({2, 4, 4}, 2), k = normal({2, 6, 4}, 3), v = normal({2, 6, 6}, 4);
   const int64_t valid[] = {3, 2};
   const Tensor y = attention(q, k, v, {.mask = lengths(Tensor::of<int64_t>({2}, valid))});
   EXPECT_EQ(y.shape(), (Shape{2, 4, 4}));
@@ -61,7 +54,7 @@ TEST(MultiHeadAttentionTest, ValidLengthsOfTheLectureNotes) {
 TEST(MultiHeadAttentionTest, ACallLeavesTheModuleWhatIsItsOwn) {
   Rng rng(1);
   const MultiHeadAttention attention({.embed_dim = 8, .num_heads = 2}, rng);
-  const Tensor x = random({1, 3, 8}, 2);
+  const Tensor x = normal({1, 3, 8}, 2);
   EXPECT_THROW(attention(x, x, x, {.dropout_p = 0.5f}), ValueError);
   EXPECT_THROW(attention(x, x, x, {.layout = Layout::bthd}), ValueError);
   expect_bits(attention(x, x, x, {.scale = 0.5}), [&] {
@@ -89,7 +82,7 @@ TEST(MultiHeadAttentionTest, PackedSelfAttentionEqualsTheGeneralPath) {
   for (const int64_t kv_heads : {4, 2, 1}) {
     Rng rng(3);
     const MultiHeadAttention attention({.embed_dim = 20, .num_heads = 4, .num_kv_heads = kv_heads}, rng);
-    const Tensor x = random({2, 7, 20}, 5);
+    const Tensor x = normal({2, 7, 20}, 5);
     const AttentionOptions call = {.mask = causal()};
     // A clone is another tensor, so the packed path is not taken.
     expect_bits(attention(x, x, x, call), attention(x, x.clone(), x.clone(), call));
@@ -106,9 +99,9 @@ TEST(MultiHeadAttentionTest, PackedWeightsEqualSeparateOnesAndSoDoGradients) {
   copy_packed_to_separate(packed, separate);
   separate.q_proj.bias.fill(0);
   separate.k_proj.bias.fill(0);
-  Tensor x = random({2, 5, 12}, 7).set_requires_grad();
+  Tensor x = normal({2, 5, 12}, 7).set_requires_grad();
   Tensor x2 = x.clone().set_requires_grad();
-  const Tensor dy = random({2, 5, 12}, 8);
+  const Tensor dy = normal({2, 5, 12}, 8);
   {
     Tape tape;
     tape.backward(packed(x, x, x), dy);
@@ -125,7 +118,7 @@ TEST(MultiHeadAttentionTest, TokenByTokenEqualsTheWholeBitForBit) {
   Rng rng(3);
   const MultiHeadAttention attention({.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2}, rng);
   const int64_t length = 19;
-  const Tensor x = random({1, length, 24}, 5);
+  const Tensor x = normal({1, length, 24}, 5);
   const RotaryTable table = rotary_table(length, {0}, rotary_frequencies(6));
   const Tensor whole = attention(x, x, x, {{.mask = causal()}, &table});
   for (const int64_t chunk : {1, 5}) {
@@ -147,9 +140,9 @@ TEST(MultiHeadAttentionTest, NormedQueriesAndKeysEqualTheComposition) {
   MultiHeadAttention attention({.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .qk_norm = true}, rng);
   ASSERT_EQ(named_parameters(attention)[4].name, "q_norm.weight");
   ASSERT_EQ(named_parameters(attention)[5].tensor.shape(), (Shape{6}));
-  attention.q_norm.weight.copy_from(random({6}, 11));
-  attention.k_norm.weight.copy_from(random({6}, 12));
-  const Tensor x = random({2, 7, 24}, 5), memory = random({2, 5, 24}, 6);
+  attention.q_norm.weight.copy_from(normal({6}, 11));
+  attention.k_norm.weight.copy_from(normal({6}, 12));
+  const Tensor x = normal({2, 7, 24}, 5), memory = normal({2, 5, 24}, 6);
   const RotaryTable table = rotary_table(7, {0}, rotary_frequencies(6));
   const auto part = [&](const Tensor& from, int64_t begin, int64_t heads) {
     const Tensor weight = slice(attention.in_proj_weight, 0, begin, begin + heads * 6);
@@ -188,7 +181,7 @@ TEST(MultiHeadAttentionTest, NormsMakeTheSizeOfQueriesAndKeysIrrelevant) {
                                 .qk_norm = true,
                                 .qk_norm_eps = 0},
                                rng);
-  const Tensor x = random({1, 5, 12}, 7);
+  const Tensor x = normal({1, 5, 12}, 7);
   const Tensor before = attention(x, x, x);
   const Tensor rows = slice(attention.in_proj_weight, 0, 0, 24);
   rows.copy_from(scale(rows.clone(), 8));  // a power of two leaves every bit of the norms
@@ -202,14 +195,14 @@ TEST(MultiHeadAttentionTest, NormsMakeTheSizeOfQueriesAndKeysIrrelevant) {
 TEST(MultiHeadAttentionTest, ResidualIsAdded) {
   Rng rng(3);
   const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
-  const Tensor x = random({2, 5, 12}, 7);
+  const Tensor x = normal({2, 5, 12}, 7);
   expect_near(attention(x, x, x, {.residual = x}), add(attention(x, x, x), x), 1e-6);
 }
 
 TEST(MultiHeadAttentionTest, NoKeysNoQueriesAndNoRowsAreSizesToo) {
   Rng rng(3);
   const MultiHeadAttention attention({.embed_dim = 12, .num_heads = 3}, rng);
-  const Tensor x = random({2, 5, 12}, 7), none = Tensor::zeros({2, 0, 12}),
+  const Tensor x = normal({2, 5, 12}, 7), none = Tensor::zeros({2, 0, 12}),
                no_rows = Tensor::zeros({0, 5, 12});
   const Tensor nothing = attention(x, none, none);
   for (int64_t i = 0; i < nothing.numel(); ++i)

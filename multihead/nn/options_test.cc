@@ -19,9 +19,12 @@
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/option_cases.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead::nn {
 namespace {
+
+using testing::normal;
 
 constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 16, kWidth = kHeads * kDim, kKeys = 40;
 constexpr float kOwnDropout = 0.25F;  // of modules, whose calls have no other
@@ -38,11 +41,6 @@ struct Extras {
   AttentionCapture capture;
   Tensor lse;
 };
-
-Tensor normal(const Shape& shape, uint64_t seed = 3) {
-  Rng rng(seed);
-  return randn(shape, rng);
-}
 
 // Sizes of a path.
 struct Sizes {
@@ -335,7 +333,7 @@ TEST(AttentionOptionsTest, EveryScoreOptionIsExplained) {
     Extras extras;
     AttentionOptions o;
     cases({kKeys, kKeys}, extras).at(name).other(o);
-    const Tensor x = normal({kBatch, kHeads, kKeys, kDim});
+    const Tensor x = normal({kBatch, kHeads, kKeys, kDim}, 3);
     return explain(x, x, x, o).to_string();
   };
   std::apply(

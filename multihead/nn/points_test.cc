@@ -14,34 +14,32 @@
 #include "multihead/ops/softmax.h"
 #include "multihead/testing/matchers.h"
 #include "multihead/testing/option_cases.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead::nn {
 namespace {
 
+using testing::expect_near;
 using ::testing::HasSubstr;
 using testing::SameBits;
 using ::testing::ThrowsMessage;
 
-constexpr int64_t kBatch = 2, kTokens = 7, kWidth = 24, kHeads = 4;
+constexpr int64_t kSamples = 2, kTokens = 7, kModelWidth = 24, kModelHeads = 4;
 
 TransformerLayerOptions options_of(Block block, bool norm_first) {
   TransformerLayerOptions options;
-  options.attention = {.embed_dim = kWidth, .num_heads = kHeads, .num_kv_heads = 2};
-  options.feed_forward = {.embed_dim = kWidth, .hidden_dim = 40, .gated = block == Block::sandwich};
+  options.attention = {.embed_dim = kModelWidth, .num_heads = kModelHeads, .num_kv_heads = 2};
+  options.feed_forward = {.embed_dim = kModelWidth, .hidden_dim = 40, .gated = block == Block::sandwich};
   options.block = block, options.norm_first = norm_first;
   return options;
 }
 
-struct Case {
+struct BlockCase {
   Block block = Block::sequential;
   bool norm_first = true;
 };
 
-Tensor input(uint64_t seed = 5) {
-  const Tensor x = Tensor::empty({kBatch, kTokens, kWidth});
-  fill_normal(x, 0, 1, Rng(seed).next());
-  return x;
-}
+Tensor input(uint64_t seed = 5) { return testing::normal({kSamples, kTokens, kModelWidth}, seed); }
 
 LayerCall causal_call() {
   LayerCall call;
@@ -51,21 +49,17 @@ LayerCall causal_call() {
 
 std::vector<float> values(const Tensor& x) { return contiguous(x).to_vector<float>(); }
 
-void expect_near(const Tensor& a, const Tensor& b, float tolerance = 2e-5F) {
-  ASSERT_EQ(a.shape(), b.shape());
-  EXPECT_THAT(values(a), ::testing::Pointwise(::testing::FloatNear(tolerance), values(b)));
-}
-
-class PointsTest : public ::testing::TestWithParam<Case> {
+class PointsTest : public ::testing::TestWithParam<BlockCase> {
  protected:
   Rng rng{3};
   TransformerLayer layer{options_of(GetParam().block, GetParam().norm_first), rng};
 };
 
 INSTANTIATE_TEST_SUITE_P(Blocks, PointsTest,
-                         ::testing::Values(Case{}, Case{.norm_first = false}, Case{Block::parallel},
-                                           Case{Block::parallel_shared}, Case{Block::sandwich},
-                                           Case{Block::output_norms}, Case{Block::attention_only}));
+                         ::testing::Values(BlockCase{}, BlockCase{.norm_first = false},
+                                           BlockCase{Block::parallel}, BlockCase{Block::parallel_shared},
+                                           BlockCase{Block::sandwich}, BlockCase{Block::output_norms},
+                                           BlockCase{Block::attention_only}));
 
 TEST_P(PointsTest, LookingChangesNoBit) {
   const Tensor x = input(), y = layer(x, causal_call());
@@ -75,7 +69,8 @@ TEST_P(PointsTest, LookingChangesNoBit) {
     const PointScope scope(points);
     EXPECT_EQ(values(layer(x, causal_call())), values(y));
   }
-  EXPECT_EQ(points.kept().at("self_attn.z").shape(), (Shape{kBatch, kTokens, kHeads, kWidth / kHeads}));
+  EXPECT_EQ(points.kept().at("self_attn.z").shape(),
+            (Shape{kSamples, kTokens, kModelHeads, kModelWidth / kModelHeads}));
   EXPECT_EQ(values(points.kept().at("resid_pre")), values(x));
   EXPECT_NO_THROW(points.check());
 }
@@ -170,8 +165,8 @@ TEST_F(AttentionPointsTest, KeepsChosenHeadsAndRows) {
       .keep("self_attn.z", {.heads = {2, 0}, .rows = {-1, 3}});
   run(all), run(some);
   const Tensor z = some.kept().at("self_attn.z"), pattern = some.kept().at("self_attn.pattern");
-  ASSERT_EQ(z.shape(), (Shape{kBatch, 2, 2, kWidth / kHeads}));
-  ASSERT_EQ(pattern.shape(), (Shape{kBatch, 2, 2, kTokens}));
+  ASSERT_EQ(z.shape(), (Shape{kSamples, 2, 2, kModelWidth / kModelHeads}));
+  ASSERT_EQ(pattern.shape(), (Shape{kSamples, 2, 2, kTokens}));
   const Tensor whole_z = all.kept().at("self_attn.z"), whole = all.kept().at("self_attn.pattern");
   const auto piece = [](const Tensor& t, int axis, int64_t at) { return slice(t, axis, at, at + 1); };
   EXPECT_EQ(values(piece(piece(z, 1, 0), 2, 1)), values(piece(piece(whole_z, 1, kTokens - 1), 2, 0)));
@@ -187,7 +182,7 @@ TEST_F(AttentionPointsTest, EditedRowsChangeThoseRowsAlone) {
   run(kept), run(edited);
   const Tensor before = kept.kept().at("self_attn.z"), after = edited.kept().at("self_attn.z");
   for (int64_t t = 0; t < kTokens; ++t) {
-    for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t h = 0; h < kModelHeads; ++h) {
       const Tensor was = slice(slice(before, 1, t, t + 1), 2, h, h + 1);
       const Tensor is = slice(slice(after, 1, t, t + 1), 2, h, h + 1);
       expect_near(is, t == kTokens - 2 && h == 1 ? scale(was, 0) : was);
@@ -271,9 +266,9 @@ TEST_F(AttentionPointsTest, NoGradientIsLost) {
     Rng rng(9);
     LayerCall call = causal_call();
     AttentionOptions& o = call.attention;
-    constexpr int64_t kDim = kWidth / kHeads;
+    constexpr int64_t kDim = kModelWidth / kModelHeads;
     const AttentionOptions everything = testing::option_cases().back().options(
-        {1, kHeads, kHeads, kTokens, kTokens, kDim, kDim}, Dtype::f32, rng);
+        {1, kModelHeads, kModelHeads, kTokens, kTokens, kDim, kDim}, Dtype::f32, rng);
     o.softcap = everything.softcap;
     for (const auto option : multihead::detail::kLearnedOptions)
       o.*option = Tensor(everything.*option).set_requires_grad();
@@ -313,7 +308,7 @@ TEST_F(AttentionPointsTest, ExcludesPairs) {
   points.exclude("self_attn", multihead::keep(flags)).keep("self_attn.pattern");
   run(points);
   const std::vector<float> pattern = values(points.kept().at("self_attn.pattern"));
-  for (int64_t row = 0; row < kBatch * kHeads; ++row) {
+  for (int64_t row = 0; row < kSamples * kModelHeads; ++row) {
     const float* at = pattern.data() + row * kTokens * kTokens;
     EXPECT_EQ(at[4 * kTokens + 1], 0);
     EXPECT_GT(at[5 * kTokens + 1], 0);

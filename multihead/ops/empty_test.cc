@@ -16,10 +16,7 @@ namespace multihead {
 namespace {
 
 using testing::OpCase;
-
-struct Results {
-  std::vector<Tensor> outputs, gradients;
-};
+using testing::OpResults;
 
 // All results meet in one node, so that a single backward seeds them together, with ones.
 std::vector<Tensor> gradients_of(Tape& tape, const std::vector<Tensor>& outputs,
@@ -38,11 +35,11 @@ std::vector<Tensor> gradients_of(Tape& tape, const std::vector<Tensor>& outputs,
   return gradients;
 }
 
-Results run(const OpCase& c, Dtype dtype) {
+OpResults run(const OpCase& c, Dtype dtype) {
   std::vector<Tensor> leaves;
   for (const Tensor& x : c.inputs) leaves.push_back(x.to(dtype).clone().set_requires_grad());
   Tape tape;
-  Results r;
+  OpResults r;
   r.outputs = c.f(leaves);
   r.gradients = gradients_of(tape, r.outputs, leaves);
   for (Tensor& x : r.outputs) x = x.detach();
@@ -86,7 +83,7 @@ TEST_P(EmptyTest, EverythingIsWritten) {
       ++refused;
       continue;
     }
-    const Results wide = run(c, Dtype::f64);
+    const OpResults wide = run(c, Dtype::f64);
     ++ran;
     bool numbers = true;
     for (const Tensor& y : wide.outputs) {
@@ -97,7 +94,7 @@ TEST_P(EmptyTest, EverythingIsWritten) {
       EXPECT_TRUE(result) << c << ": " << result.message;
     }
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
-      Results narrow;
+      OpResults narrow;
       try {
         narrow = run(c, dtype);
       } catch (const DtypeError&) {
@@ -171,8 +168,8 @@ const std::vector<std::pair<std::string, std::vector<int64_t testing::AttentionD
 using Attention = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
                              const ScoreMod&);
 
-Results run_attention(Attention op, const testing::OptionCase& c, const testing::AttentionDims& d,
-                      Dtype dtype) {
+OpResults run_attention(Attention op, const testing::OptionCase& c, const testing::AttentionDims& d,
+                        Dtype dtype) {
   const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
   Rng rng(5), dropout(7);
   std::vector<Tensor> leaves;
@@ -190,7 +187,7 @@ Results run_attention(Attention op, const testing::OptionCase& c, const testing:
   Tensor lse;
   options.lse = &lse, options.capture = &capture, options.allow_binary_bias = true;
   Tape tape;
-  Results r;
+  OpResults r;
   r.outputs = {op(leaves[0], leaves[1], leaves[2], options, c.score_mod), lse, capture.weights};
   r.gradients = gradients_of(tape, r.outputs, leaves);
   for (Tensor& x : r.outputs) x = x.detach();
@@ -205,7 +202,7 @@ TEST(EmptyAttentionTest, EqualsTheDefinition) {
       testing::AttentionDims d;
       for (const auto member : members) d.*member = 0;
       for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16}) {
-        Results fused;
+        OpResults fused;
         try {
           fused = run_attention(attention, c, d, dtype);
         } catch (const std::invalid_argument&) {
@@ -214,7 +211,7 @@ TEST(EmptyAttentionTest, EqualsTheDefinition) {
           continue;
         }
         ++ran;
-        const Results expected = run_attention(attention_composed, c, d, dtype);
+        const OpResults expected = run_attention(attention_composed, c, d, dtype);
         const double tolerance = dtype == Dtype::f64 ? 1e-12 : dtype == Dtype::f32 ? 1e-5 : 0.03;
         const std::string what = concat(c.name, ", no ", name, ", ", dtype);
         expect_near(fused.outputs, expected.outputs, tolerance, what + ": output");

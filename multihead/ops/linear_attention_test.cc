@@ -9,6 +9,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/tensor/rng.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
@@ -18,7 +19,7 @@ namespace {
 
 using testing::SameBits;
 
-constexpr int64_t kBatch = 2, kHeads = 4, kKeyHeads = 2, kTokens = 23, kDim = 5, kValueDim = 37;
+constexpr int64_t kTokens = 23, kStateRows = 5, kStateColumns = 37;
 
 struct Given {
   Tensor q, k, v;
@@ -28,13 +29,14 @@ struct Given {
 Given given(LinearRule rule, Dtype dtype) {
   Rng rng(7);
   const auto made = [&](const Shape& shape) { return randn(shape, rng, Dtype::f64).to(dtype); };
-  Given g{made({kBatch, kHeads, kTokens, kDim}),
-          scale(made({kBatch, kKeyHeads, kTokens, kDim}), 0.4),
-          made({kBatch, kKeyHeads, kTokens, kValueDim}),
+  Given g{made({kBatch, kHeads, kTokens, kStateRows}),
+          scale(made({kBatch, kKeyHeads, kTokens, kStateRows}), 0.4),
+          made({kBatch, kKeyHeads, kTokens, kStateColumns}),
           {.rule = rule}};
-  if (rule != LinearRule::delta) g.options.log_decay = log_sigmoid(made({kBatch, kKeyHeads, kTokens, kDim}));
+  if (rule != LinearRule::delta)
+    g.options.log_decay = log_sigmoid(made({kBatch, kKeyHeads, kTokens, kStateRows}));
   if (rule != LinearRule::retention) g.options.beta = sigmoid(made({kBatch, kKeyHeads, kTokens}));
-  g.options.state = made({kBatch, kKeyHeads, kDim, kValueDim});
+  g.options.state = made({kBatch, kKeyHeads, kStateRows, kStateColumns});
   return g;
 }
 
@@ -45,20 +47,20 @@ double at(const Tensor& x, std::initializer_list<int64_t> index, double otherwis
 // One column of one head's outputs, token by token.
 double output(const Given& g, int64_t b, int64_t h, int64_t token, int64_t column) {
   const int64_t shared = h / (kHeads / kKeyHeads);
-  double state[kDim], out = 0;
-  for (int64_t i = 0; i < kDim; ++i) state[i] = g.options.state.at({b, shared, i, column});
+  double state[kStateRows], out = 0;
+  for (int64_t i = 0; i < kStateRows; ++i) state[i] = g.options.state.at({b, shared, i, column});
   for (int64_t t = 0; t <= token; ++t) {
     double write = g.v.at({b, shared, t, column}), seen = 0;
-    for (int64_t i = 0; i < kDim; ++i) {
+    for (int64_t i = 0; i < kStateRows; ++i) {
       state[i] *= std::exp(at(g.options.log_decay, {b, shared, t, i}, 0));
       seen += state[i] * g.k.at({b, shared, t, i});
     }
     if (g.options.rule != LinearRule::retention)
       write = at(g.options.beta, {b, shared, t}, 1) * (write - seen);
-    for (int64_t i = 0; i < kDim; ++i) state[i] += g.k.at({b, shared, t, i}) * write;
+    for (int64_t i = 0; i < kStateRows; ++i) state[i] += g.k.at({b, shared, t, i}) * write;
   }
-  for (int64_t i = 0; i < kDim; ++i) out += state[i] * g.q.at({b, h, token, i});
-  return out / std::sqrt(static_cast<double>(kDim));
+  for (int64_t i = 0; i < kStateRows; ++i) out += state[i] * g.q.at({b, h, token, i});
+  return out / std::sqrt(static_cast<double>(kStateRows));
 }
 
 TEST(LinearAttentionTest, IsItsDefinition) {

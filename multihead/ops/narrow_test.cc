@@ -22,22 +22,21 @@
 #include "multihead/ops/shape.h"
 #include "multihead/ops/softmax.h"
 #include "multihead/testing/op_list.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead {
 namespace {
 
+using testing::normal;
 using testing::OpCase;
-
-struct Results {
-  std::vector<Tensor> outputs, gradients;
-};
+using testing::OpResults;
 
 // The outputs and gradients of their sums, the inputs rounded to bf16 and taken as `dtype`.
-Results run_as(const OpCase& c, Dtype dtype) {
+OpResults run_as(const OpCase& c, Dtype dtype) {
   std::vector<Tensor> inputs;
   for (const Tensor& x : c.inputs) inputs.push_back(x.to(Dtype::bf16).to(dtype).clone().set_requires_grad());
   Tape tape;
-  Results run;
+  OpResults run;
   run.outputs = c.f(inputs);
   Tensor total;
   for (const Tensor& y : run.outputs) {
@@ -50,16 +49,11 @@ Results run_as(const OpCase& c, Dtype dtype) {
   return run;
 }
 
-double largest(const Tensor& x) {
-  double value = 0;
-  for (const double v : x.to_vector<double>()) value = std::max(value, std::isfinite(v) ? std::abs(v) : 0.0);
-  return value;
-}
-
-void expect_near(const Tensor& got, const Tensor& expected, double relative, const std::string& what) {
+void expect_relatively_near(const Tensor& got, const Tensor& expected, double relative,
+                            const std::string& what) {
   ASSERT_EQ(got.shape(), expected.shape()) << what;
   const auto x = got.to_vector<double>(), y = expected.to_vector<double>();
-  const double bound = relative * std::max(largest(expected), 1e-3);
+  const double bound = relative * std::max(testing::largest_finite(expected), 1e-3);
   for (size_t i = 0; i < x.size(); ++i) {
     if (x[i] == y[i]) continue;  // infinities
     ASSERT_LE(std::abs(x[i] - y[i]), bound) << what << " at " << i << ": " << x[i] << ", expected " << y[i];
@@ -70,7 +64,7 @@ class NarrowTest : public ::testing::TestWithParam<OpCase> {};
 
 TEST_P(NarrowTest, Bf16IsNearF32) {
   const OpCase& c = GetParam();
-  Results f32, bf16;
+  OpResults f32, bf16;
   try {
     f32 = run_as(c, Dtype::f32);
     bf16 = run_as(c, Dtype::bf16);
@@ -80,11 +74,11 @@ TEST_P(NarrowTest, Bf16IsNearF32) {
   }
   // One rounding of the result, or a few where an op is made of others: 2^-9 each.
   for (size_t i = 0; i < f32.outputs.size(); ++i)
-    expect_near(bf16.outputs[i], f32.outputs[i], 0.012, "output");
+    expect_relatively_near(bf16.outputs[i], f32.outputs[i], 0.012, "output");
   for (size_t i = 0; i < f32.gradients.size(); ++i) {
     if (!f32.gradients[i].defined()) continue;
     EXPECT_EQ(bf16.gradients[i].dtype(), Dtype::f32);
-    expect_near(bf16.gradients[i], f32.gradients[i], 0.03, "gradient");
+    expect_relatively_near(bf16.gradients[i], f32.gradients[i], 0.03, "gradient");
   }
 }
 
@@ -95,11 +89,6 @@ INSTANTIATE_TEST_SUITE_P(Ops, NarrowTest, ::testing::ValuesIn(testing::op_cases(
   }
   return name;
 });
-
-Tensor normal(const Shape& shape, uint64_t seed) {
-  Rng rng(seed);
-  return randn(shape, rng);
-}
 
 std::vector<float> values(const Tensor& x) { return x.to_vector<float>(); }
 
@@ -252,7 +241,7 @@ TEST(AutocastTest, WeightsAreConvertedOncePerTapeAndSeeTheirUpdates) {
   const Tensor once = matmul(Tensor::of<float>({4, 3}, ones), x).to(Dtype::f32);
   for (size_t i = 0; i < twice.size(); ++i) EXPECT_NEAR(twice[i], 2 * once.to_vector<float>()[i], 0.05);
   w.fill(0);  // as an optimiser does between steps, within one scope
-  EXPECT_EQ(largest(linear(x, w)), 0);
+  EXPECT_EQ(testing::largest_finite(linear(x, w)), 0);
 }
 
 }  // namespace

@@ -15,11 +15,12 @@ namespace {
 
 using Kind = RotaryScaling::Kind;
 
-constexpr int64_t kDim = 64;
+constexpr int64_t kRotatedDim = 64;
 
 // The values are those of transformers: models/files/hugging_face_test.cc.
 TEST(RotaryScalingTest, LinearIsAnotherUnitOfLength) {
-  const auto plain = rotary_frequencies(kDim), scaled = rotary_frequencies(kDim, 10000, {Kind::linear, 4});
+  const auto plain = rotary_frequencies(kRotatedDim),
+             scaled = rotary_frequencies(kRotatedDim, 10000, {Kind::linear, 4});
   for (size_t k = 0; k < plain.size(); ++k) EXPECT_DOUBLE_EQ(scaled[k], plain[k] / 4);
   const RotaryTable far = rotary_table(1, {28}, scaled), near = rotary_table(1, {7}, plain);
   EXPECT_EQ(far.cos.to_vector<float>(), near.cos.to_vector<float>());
@@ -29,7 +30,8 @@ TEST(RotaryScalingTest, LinearIsAnotherUnitOfLength) {
 // Waves shorter than original / high are kept, those longer than original / low divided, nothing jumps.
 TEST(RotaryScalingTest, Llama3KeepsShortWavesAndStretchesLongOnes) {
   const RotaryScaling scaling = {.kind = Kind::llama3, .factor = 8, .original_context = 512};
-  const auto plain = rotary_frequencies(kDim), scaled = rotary_frequencies(kDim, 10000, scaling);
+  const auto plain = rotary_frequencies(kRotatedDim),
+             scaled = rotary_frequencies(kRotatedDim, 10000, scaling);
   int kept = 0, blended = 0, divided = 0;
   for (size_t k = 0; k < plain.size(); ++k) {
     const double wave = 2 * std::numbers::pi / plain[k];
@@ -55,7 +57,8 @@ TEST(RotaryScalingTest, Llama3KeepsShortWavesAndStretchesLongOnes) {
 
 TEST(RotaryScalingTest, YarnMovesFromKeptToDividedAndScalesTheTable) {
   const RotaryScaling scaling = {.kind = Kind::yarn, .factor = 4, .original_context = 2048};
-  const auto plain = rotary_frequencies(kDim), scaled = rotary_frequencies(kDim, 10000, scaling);
+  const auto plain = rotary_frequencies(kRotatedDim),
+             scaled = rotary_frequencies(kRotatedDim, 10000, scaling);
   EXPECT_DOUBLE_EQ(scaled.front(), plain.front());
   EXPECT_DOUBLE_EQ(scaled.back(), plain.back() / 4);
   for (size_t k = 1; k < plain.size(); ++k) EXPECT_LE(scaled[k] / plain[k], scaled[k - 1] / plain[k - 1]);
@@ -63,7 +66,7 @@ TEST(RotaryScalingTest, YarnMovesFromKeptToDividedAndScalesTheTable) {
   const RotaryTable table = rotary_table(1, {0}, scaled, RotaryLayout::halves, rotary_amplitude(scaling));
   EXPECT_FLOAT_EQ(table.cos.data<float>()[0], static_cast<float>(rotary_amplitude(scaling)));
   EXPECT_EQ(table.sin.data<float>()[0], 0);
-  EXPECT_EQ(rotary_frequencies(kDim, 10000, {Kind::yarn, 1, 2048}), plain);
+  EXPECT_EQ(rotary_frequencies(kRotatedDim, 10000, {Kind::yarn, 1, 2048}), plain);
   EXPECT_EQ(rotary_amplitude({Kind::yarn, 1, 2048}), 1);
   EXPECT_EQ(rotary_amplitude({.kind = Kind::llama3, .factor = 8}), 1);
 }
@@ -81,9 +84,9 @@ TEST(RotaryScalingTest, WhatMakesNoSenseIsRefused) {
            {.kind = Kind::yarn, .factor = 2, .original_context = -8},
            {.kind = Kind::yarn, .factor = 2, .original_context = 8, .beta_slow = 32},
            {.kind = Kind::yarn, .factor = 2, .original_context = 8, .attention_factor = nan}}) {
-    EXPECT_THROW(rotary_frequencies(kDim, 10000, bad), ValueError);
+    EXPECT_THROW(rotary_frequencies(kRotatedDim, 10000, bad), ValueError);
   }
-  EXPECT_THROW(rotary_frequencies(kDim, 1, {Kind::yarn, 2, 8}), ValueError);
+  EXPECT_THROW(rotary_frequencies(kRotatedDim, 1, {Kind::yarn, 2, 8}), ValueError);
 }
 
 // Pairs of every remainder of a vector, heads that stay: the bits of plain loops.

@@ -20,8 +20,11 @@ namespace multihead::testing {
 using Outputs = std::vector<std::vector<float>>;
 using Outputs64 = std::vector<std::vector<double>>;
 
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
 inline std::vector<float> poisoned(int64_t count) {
-  return std::vector<float>(static_cast<size_t>(count), std::numeric_limits<float>::quiet_NaN());
+  return std::vector<float>(static_cast<size_t>(count), kNan);
 }
 inline std::vector<double> poisoned64(int64_t count) {
   return std::vector<double>(static_cast<size_t>(count), std::numeric_limits<double>::quiet_NaN());
@@ -91,10 +94,10 @@ inline void expect_near(const Outputs& got, const Outputs64& exact, const Limits
   }
 }
 
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   // memcmp minds null pointers even of no length.
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 inline void expect_same(const Outputs& got, const Outputs& expected, const std::string& where) {

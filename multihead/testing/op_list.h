@@ -22,6 +22,10 @@ struct OpCase {
   }
 };
 
+struct OpResults {
+  std::vector<Tensor> outputs, gradients;
+};
+
 std::vector<OpCase> op_cases();
 
 /// The case with sizes of zero: one for each size among its inputs, whose axes of that size all become empty,

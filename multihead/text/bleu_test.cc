@@ -4,7 +4,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
-#include "multihead/text/corpus/corpus.h"
+#include "multihead/text/testing-inl.h"
 
 namespace multihead::text {
 namespace {
@@ -23,7 +23,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 // Made by tools/goldens/bleu.py.
 TEST(BleuTest, FiguresAreSacrebleus) {
-  const Json cases = Json::parse(read_text(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/bleu.json"));
+  const Json cases = golden("bleu.json");
   ASSERT_GT(cases.items().size(), 10u);
   for (const Json& one : cases.items()) {
     const auto hypotheses = strings(one.at("hypotheses")), references = strings(one.at("references"));

@@ -12,9 +12,10 @@
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/testing-inl.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/testing/attention_case.h"
 #include "multihead/testing/attention_poison.h"
+#include "multihead/testing/everywhere.h"
 #include "multihead/testing/sanitizers.h"
 
 namespace multihead::kernels {
@@ -24,14 +25,10 @@ using multihead::testing::AttentionCase;
 using multihead::testing::CaseOptions;
 using multihead::testing::ExcludedBy;
 using multihead::testing::kEveryExclusion;
+using multihead::testing::kTilePrecisions;
 using multihead::testing::PoisonedTwins;
-
-struct Result {
-  std::vector<float> out, lse;
-};
-
-constexpr MatmulPrecision kAll[] = {MatmulPrecision::high, MatmulPrecision::medium,
-                                    MatmulPrecision::highest_tiles};
+using multihead::testing::same_bits;
+using Result = multihead::testing::AttentionResult<float>;
 
 Result run_f32(AttentionCase& c, MatmulPrecision precision, TileUnit unit = TileUnit::emulated) {
   Result r{std::vector<float>(c.d_out.size(), std::nanf("")), c.poisoned<float>().lse};
@@ -54,35 +51,16 @@ Result run_bf16(AttentionCase& c, TileUnit unit = TileUnit::emulated) {
 // Every precision, and bf16.
 void each_kind(
     const std::function<void(const std::string&, const std::function<Result(AttentionCase&)>&)>& f) {
-  for (MatmulPrecision p : kAll) {
+  for (MatmulPrecision p : kTilePrecisions) {
     f(std::string(precision_name(p)), [p](AttentionCase& c) { return run_f32(c, p); });
   }
   f("bf16", [](AttentionCase& c) { return run_bf16(c); });
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
-}
-
-std::vector<CaseOptions> cases() {
+std::vector<CaseOptions> forward_cases() {
   std::vector<CaseOptions> list;
   for (uint32_t seed = 1; seed <= 32; seed += multihead::testing::kCaseStep) {
-    CaseOptions o;
-    o.seed = seed, o.batch = 2, o.kv_heads = 2, o.heads = seed % 3 == 0 ? 2 : 6;
-    const int64_t queries[] = {1, 3, 67, 130}, keys[] = {97, 300, 515, 31},
-                  dims[] = {16, 31, 40, 64, 80, 1, 128};
-    o.queries = queries[seed % 4], o.keys = keys[seed / 2 % 4], o.head_dim = dims[seed % 7];
-    o.value_dim = dims[seed / 2 % 7], o.causal = seed % 2 == 0;
-    if (seed % 5 == 0) o.window_left = 71;
-    if (seed % 7 == 0) o.alibi = true, o.softcap = 5;
-    if (seed % 8 == 0) o.keep = multihead::testing::Keep::per_sample;
-    if (seed % 9 == 0) o.bias = multihead::testing::Bias::full;
-    if (seed % 10 == 1) o.score_function = true, o.mask_function = true;
-    if (seed % 11 == 0) o.dropout = 0.25;
-    if (seed % 4 == 1) o.layout = multihead::testing::Layout::bthd;
-    if (seed % 6 == 1) o.key_lengths = true;
-    if (seed % 13 == 0) o.query_lengths = o.intervals = true;
-    list.push_back(o);
+    list.push_back(multihead::testing::tile_options(seed, 515));
   }
   return list;
 }
@@ -95,7 +73,7 @@ class AttentionAmxTest : public ::testing::Test {
 };
 
 TEST_F(AttentionAmxTest, AsAccurateAsItsParts) {
-  for (const CaseOptions& o : cases()) {
+  for (const CaseOptions& o : forward_cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
     AttentionCase c(o);
     const auto exact = c.reference<double>(false);
@@ -192,7 +170,7 @@ TEST_F(AttentionAmxTest, ErrorsOfTheWords) {
 
 TEST_F(AttentionAmxTest, AnyNumberOfThreads) {
   const int before = num_threads();
-  for (const CaseOptions& o : cases()) {
+  for (const CaseOptions& o : forward_cases()) {
     if (o.seed % 3 != 0) continue;
     AttentionCase c(o);
     each_kind([&](const std::string& kind, const auto& run) {
@@ -404,10 +382,10 @@ TEST_F(AttentionAmxTest, OnlyRowsThatSeeAnInfiniteScoreAreNan) {
 // Small, so that an emulator gets through. The entry points must come here by themselves.
 TEST_F(AttentionAmxTest, TheCpuDoesWhatTheLoopsDo) {
   if (!has_tiles()) GTEST_SKIP() << "needs AMX";
-  for (CaseOptions o : cases()) {
+  for (CaseOptions o : forward_cases()) {
     o.batch = 1, o.heads = 2, o.kv_heads = 1 + o.seed % 2, o.keys = std::min<int64_t>(o.keys, 300);
     AttentionCase c(o);
-    for (MatmulPrecision p : kAll) {
+    for (MatmulPrecision p : kTilePrecisions) {
       const Result loops = run_f32(c, p);
       EXPECT_TRUE(same_bits(loops.out, run_f32(c, p, TileUnit::amx).out)) << o.seed << precision_name(p);
       set_float32_matmul_precision(p);

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
-#include "multihead/testing/attention_case.h"
+#include "multihead/kernels/attention/testing-inl.h"
 #include "multihead/testing/sanitizers.h"
 
 namespace multihead {
@@ -61,16 +60,6 @@ void expect_backward(const CaseOptions& o) {
                  delta * std::sqrt(rows) * static_cast<double>(o.queries + o.keys));
   expect_as_good("d_relative_key", fused.d_relative_key, naive.d_relative_key, exact.d_relative_key, 1.5,
                  delta * std::sqrt(rows));
-}
-
-std::string describe(const CaseOptions& o) {
-  return concat("B", o.batch, " H", o.heads, "/", o.kv_heads, " Tq", o.queries, " Tk", o.keys, " D",
-                o.head_dim, "/", o.value_dim, " causal", o.causal, " diag", o.diagonal, "/", o.diagonals,
-                " win", o.window_left, ",", o.window_right, " len", o.key_lengths, o.query_lengths,
-                o.intervals, " ragged", o.ragged, " keep", static_cast<int>(o.keep), " fn", o.mask_function,
-                " bias", static_cast<int>(o.bias), " rel", o.relative_bias, " alibi", o.alibi, " score",
-                o.score_function, " cap", o.softcap, " drop", o.dropout, " relkey", o.relative_key,
-                o.relative_key_shared, " dlse", o.lse_gradient, " seed", o.seed);
 }
 
 // A random point of {masks} x {terms} x {heads} x {lengths around tile edges}.

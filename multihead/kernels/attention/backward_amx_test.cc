@@ -13,9 +13,10 @@
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/driver-inl.h"
+#include "multihead/kernels/attention/testing-inl.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/testing/attention_case.h"
 #include "multihead/testing/attention_poison.h"
+#include "multihead/testing/everywhere.h"
 #include "multihead/testing/sanitizers.h"
 
 namespace multihead::kernels {
@@ -26,14 +27,11 @@ using multihead::testing::AttentionResult;
 using multihead::testing::Bias;
 using multihead::testing::CaseOptions;
 using multihead::testing::ExcludedBy;
-using multihead::testing::Keep;
 using multihead::testing::kEveryExclusion;
-using multihead::testing::Layout;
+using multihead::testing::kTilePrecisions;
 using multihead::testing::PoisonedTwins;
+using multihead::testing::same_bits;
 using Result = AttentionResult<float>;
-
-constexpr MatmulPrecision kAll[] = {MatmulPrecision::high, MatmulPrecision::medium,
-                                    MatmulPrecision::highest_tiles};
 
 // Forward and backward of `p`, which has the case's strides; outputs poisoned.
 Result run_f32(AttentionCase& c, const AttentionProblem& p, MatmulPrecision precision,
@@ -89,7 +87,7 @@ Result run_bf16(AttentionCase& c, const AttentionProblem& p, TileUnit unit = Til
 // Every precision, and bf16.
 using Runner = std::function<Result(AttentionCase&, const AttentionProblem&)>;
 void each_kind(const std::function<void(const Runner&)>& f) {
-  for (MatmulPrecision p : kAll) {
+  for (MatmulPrecision p : kTilePrecisions) {
     SCOPED_TRACE(precision_name(p));
     f([p](AttentionCase& c, const AttentionProblem& problem) { return run_f32(c, problem, p); });
   }
@@ -104,10 +102,6 @@ void each_gradient(const AttentionResult<T>& r, F&& f) {
   f("d_relative_bias", r.d_relative_bias), f("d_alibi_slopes", r.d_alibi_slopes);
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
-}
-
 void expect_same(const Result& a, const Result& b) {
   std::vector<const std::vector<float>*> others;
   each_gradient(b, [&](const char*, const std::vector<float>& x) { others.push_back(&x); });
@@ -117,25 +111,11 @@ void expect_same(const Result& a, const Result& b) {
   });
 }
 
-std::vector<CaseOptions> cases() {
+std::vector<CaseOptions> backward_cases() {
   std::vector<CaseOptions> list;
   for (uint32_t seed = 1; seed <= 40; seed += multihead::testing::kCaseStep) {
-    CaseOptions o;
-    o.seed = seed, o.batch = 2, o.kv_heads = 2, o.heads = seed % 3 == 0 ? 2 : 6;
-    const int64_t queries[] = {1, 3, 67, 130}, keys[] = {97, 300, 259, 31},
-                  dims[] = {16, 31, 40, 64, 80, 1, 128};
-    o.queries = queries[seed % 4], o.keys = keys[seed / 2 % 4], o.head_dim = dims[seed % 7];
-    o.value_dim = dims[seed / 2 % 7], o.causal = seed % 2 == 0;
-    if (seed % 5 == 0) o.window_left = 71;
-    if (seed % 7 == 0) o.alibi = true, o.softcap = 5;
-    if (seed % 8 == 0) o.keep = Keep::per_sample;
-    if (seed % 9 == 0) o.bias = Bias::full;
+    CaseOptions o = multihead::testing::tile_options(seed, 259);
     if (seed % 9 == 4) o.bias = Bias::per_head, o.relative_bias = true;
-    if (seed % 10 == 1) o.score_function = true, o.mask_function = true;
-    if (seed % 11 == 0) o.dropout = 0.25;
-    if (seed % 4 == 1) o.layout = Layout::bthd;
-    if (seed % 6 == 1) o.key_lengths = true;
-    if (seed % 13 == 0) o.query_lengths = o.intervals = true;
     if (seed % 15 == 2) o.ragged = true;
     o.lse_gradient = seed % 5 == 2;
     if (seed % 12 == 5) o.empty_row = EmptyRow::uniform, o.query_lengths = true;
@@ -172,7 +152,7 @@ class AttentionBackwardAmxTest : public ::testing::Test {
 };
 
 TEST_F(AttentionBackwardAmxTest, AsAccurateAsItsParts) {
-  for (CaseOptions o : cases()) {
+  for (CaseOptions o : backward_cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
     if (o.seed % 4 != 0) o.batch = 1, o.heads = std::min<int64_t>(o.heads, 4);
     AttentionCase c(o);
@@ -215,7 +195,7 @@ TEST_F(AttentionBackwardAmxTest, ErrorsOfTheWords) {
 
 TEST_F(AttentionBackwardAmxTest, AnyNumberOfThreads) {
   const int before = num_threads();
-  std::vector<CaseOptions> list = cases();
+  std::vector<CaseOptions> list = backward_cases();
   CaseOptions one_head;
   one_head.batch = one_head.heads = one_head.kv_heads = 1, one_head.queries = one_head.keys = 517;
   one_head.head_dim = one_head.value_dim = 64, one_head.causal = true;
@@ -361,7 +341,7 @@ TEST_F(AttentionBackwardAmxTest, SeenNanAndInfAreThoseOfTheSpecification) {
     AttentionCase c(o);
     c.value[(0 * 70 + 33) * 24 + 3] = inf, c.query[(1 * 70 + 11) * 40] = inf;
     c.key[(2 * 70 + 20) * 40 + 1] = -inf, c.d_out[(3 * 70 + 5) * 24 + 7] = std::nanf("");
-    for (MatmulPrecision precision : kAll) {
+    for (MatmulPrecision precision : kTilePrecisions) {
       const Result r = run_f32(c, c.problem, precision);
       Result expected = r;  // the same forward
       reference_attention_backward<float>(c.problem, c.terms<float>(), c.input<float>(),
@@ -381,11 +361,11 @@ TEST_F(AttentionBackwardAmxTest, SeenNanAndInfAreThoseOfTheSpecification) {
 // Small, so that an emulator gets through. The entry points must come here by themselves.
 TEST_F(AttentionBackwardAmxTest, TheCpuDoesWhatTheLoopsDo) {
   if (!has_tiles()) GTEST_SKIP() << "needs AMX";
-  for (CaseOptions o : cases()) {
+  for (CaseOptions o : backward_cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
     o.batch = 1, o.heads = 2, o.kv_heads = 1 + o.seed % 2;
     AttentionCase c(o);
-    for (MatmulPrecision p : kAll) {
+    for (MatmulPrecision p : kTilePrecisions) {
       SCOPED_TRACE(precision_name(p));
       const Result loops = run_f32(c, c.problem, p);
       expect_same(loops, run_f32(c, c.problem, p, TileUnit::amx));

@@ -10,6 +10,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
+#include "multihead/testing/everywhere.h"
 #include "multihead/testing/sanitizers.h"
 
 namespace multihead {
@@ -56,12 +57,7 @@ void expect_equal(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i].bits, b[i].bits) << what << " " << i;
 }
 
-struct ThreadsGuard {
-  int before = num_threads();
-  ~ThreadsGuard() { set_num_threads(before); }
-};
-
-std::vector<CaseOptions> cases() {
+std::vector<CaseOptions> bf16_cases() {
   std::vector<CaseOptions> list;
   for (uint32_t seed = 1; seed <= 24; seed += multihead::testing::kCaseStep) {
     CaseOptions o;
@@ -84,7 +80,7 @@ std::vector<CaseOptions> cases() {
 // Inputs rounded to bf16, so that f64 computes from the same numbers: what is left are the roundings of the
 // output and, with dots, of the probabilities. Gradients get three more.
 TEST(AttentionBf16Test, AsAccurateAsItsRoundings) {
-  for (const CaseOptions& o : cases()) {
+  for (const CaseOptions& o : bf16_cases()) {
     SCOPED_TRACE(concat("seed ", o.seed));
     AttentionCase c(o);
     for (auto* x : {&c.query, &c.key, &c.value, &c.d_out}) {
@@ -106,8 +102,8 @@ TEST(AttentionBf16Test, AsAccurateAsItsRoundings) {
 }
 
 TEST(AttentionBf16Test, AnyNumberOfThreads) {
-  const ThreadsGuard guard;
-  for (const CaseOptions& o : cases()) {
+  const testing::EverywhereScope scope;
+  for (const CaseOptions& o : bf16_cases()) {
     AttentionCase c(o);
     set_num_threads(1);
     const Bf16Result one = run(c);

@@ -9,6 +9,7 @@
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
+#include "multihead/testing/everywhere.h"
 #include "multihead/testing/sanitizers.h"
 
 namespace multihead {
@@ -21,11 +22,7 @@ using testing::Bias;
 using testing::CaseOptions;
 using testing::Keep;
 using testing::Layout;
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
+using testing::same_bits;
 
 void expect_same(const AttentionResult<float>& a, const AttentionResult<float>& b) {
   EXPECT_TRUE(same_bits(a.out, b.out)) << "out";
@@ -38,15 +35,6 @@ void expect_same(const AttentionResult<float>& a, const AttentionResult<float>& 
   EXPECT_TRUE(same_bits(a.d_alibi_slopes, b.d_alibi_slopes)) << "d_alibi_slopes";
   EXPECT_TRUE(same_bits(a.d_relative_key, b.d_relative_key)) << "d_relative_key";
 }
-
-struct ThreadsGuard {
-  int before = num_threads();
-  ~ThreadsGuard() { set_num_threads(before); }
-};
-struct IsaGuard {
-  Isa before = kernels::current_isa();
-  ~IsaGuard() { kernels::set_isa(before); }
-};
 
 // Shapes that take every way through the drivers: many heads, one head, few queries with many keys.
 std::vector<CaseOptions> shapes() {
@@ -83,7 +71,7 @@ std::vector<CaseOptions> shapes() {
 }
 
 TEST(AttentionBitsTest, AnyNumberOfThreads) {
-  const ThreadsGuard guard;
+  const testing::EverywhereScope scope;
   for (const CaseOptions& o : shapes()) {
     AttentionCase c(o);
     set_num_threads(1);
@@ -98,7 +86,7 @@ TEST(AttentionBitsTest, AnyNumberOfThreads) {
 
 TEST(AttentionBitsTest, Avx2AndAvx512) {
   if (kernels::best_isa() < Isa::avx512) GTEST_SKIP() << "needs AVX-512";
-  const IsaGuard guard;
+  const testing::EverywhereScope scope;
   for (const CaseOptions& o : shapes()) {
     AttentionCase c(o);
     kernels::set_isa(Isa::avx512);
@@ -109,7 +97,7 @@ TEST(AttentionBitsTest, Avx2AndAvx512) {
 }
 
 TEST(AttentionBitsTest, BaselineIsTheSpecification) {
-  const IsaGuard guard;
+  const testing::EverywhereScope scope;
   AttentionCase c(shapes()[0]);
   kernels::set_isa(Isa::baseline);
   expect_same(c.fused(true), c.reference<float>(true));
@@ -129,7 +117,7 @@ std::vector<float> part(AttentionCase& c, int64_t first, int64_t count, int64_t 
 }
 
 TEST(AttentionBitsTest, PrefillChunksAndSingleTokens) {
-  const ThreadsGuard guard;
+  const testing::EverywhereScope scope;
   for (int options : {0, 1, 2}) {
     CaseOptions o;
     o.batch = 2, o.heads = 6, o.kv_heads = 2, o.queries = o.keys = 1100, o.head_dim = 48, o.value_dim = 32;

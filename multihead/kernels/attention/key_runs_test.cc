@@ -7,6 +7,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
 namespace {
@@ -18,6 +19,7 @@ using testing::CaseOptions;
 using testing::distance;
 using testing::largest;
 using testing::Layout;
+using testing::same_bits;
 
 /// A mask of random blocks per head; `counts`: it says what is known of a block.
 struct RandomBlocks {
@@ -74,21 +76,16 @@ std::vector<CaseOptions> shapes() {
   return list;
 }
 
-struct Sizes {
+struct BlockSizes {
   int64_t query_block, key_block;
   double density;
 };
-constexpr Sizes kSizes[] = {{64, 64, .25}, {64, 16, .3}, {1, 16, .05},  {16, 16, .3},
-                            {16, 64, .2},  {48, 20, .2}, {128, 128, .4}};
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
+constexpr BlockSizes kBlockSizes[] = {{64, 64, .25}, {64, 16, .3}, {1, 16, .05},  {16, 16, .3},
+                                      {16, 64, .2},  {48, 20, .2}, {128, 128, .4}};
 
 TEST(KeyRunsTest, ResultsAreTheSpecificationsAndTheSameWhateverIsKnownOfABlock) {
   uint32_t seed = 1;
-  for (const Sizes& size : kSizes) {
+  for (const BlockSizes& size : kBlockSizes) {
     for (CaseOptions o : shapes()) {
       o.seed = ++seed;
       AttentionCase c(o);
@@ -108,22 +105,22 @@ TEST(KeyRunsTest, ResultsAreTheSpecificationsAndTheSameWhateverIsKnownOfABlock) 
 
       c.problem.mask_function = blocks.function(false);
       const AttentionResult<float> unknown = c.fused(true);
-      EXPECT_TRUE(same(got.out, unknown.out) && same(got.d_query, unknown.d_query)) << seed;
-      EXPECT_TRUE(same(got.d_key, unknown.d_key) && same(got.d_value, unknown.d_value)) << seed;
+      EXPECT_TRUE(same_bits(got.out, unknown.out) && same_bits(got.d_query, unknown.d_query)) << seed;
+      EXPECT_TRUE(same_bits(got.d_key, unknown.d_key) && same_bits(got.d_value, unknown.d_value)) << seed;
 
       const int before = num_threads();
       set_num_threads(before == 1 ? 2 : 1);
       const AttentionResult<float> threads = c.fused(true);
       set_num_threads(before);
-      EXPECT_TRUE(same(got.out, threads.out) && same(got.d_query, threads.d_query)) << seed;
-      EXPECT_TRUE(same(got.d_key, threads.d_key) && same(got.d_value, threads.d_value)) << seed;
+      EXPECT_TRUE(same_bits(got.out, threads.out) && same_bits(got.d_query, threads.d_query)) << seed;
+      EXPECT_TRUE(same_bits(got.d_key, threads.d_key) && same_bits(got.d_value, threads.d_value)) << seed;
     }
   }
 }
 
 // A tile of one row leaves out other keys than one of 64.
 TEST(KeyRunsTest, ARowAloneHasTheBitsOfItsTile) {
-  for (const Sizes& size : kSizes) {
+  for (const BlockSizes& size : kBlockSizes) {
     CaseOptions o;
     o.batch = 1, o.heads = 4, o.kv_heads = 2, o.queries = 70, o.keys = 530, o.head_dim = 32, o.value_dim = 80;
     o.diagonal = o.keys - o.queries, o.causal = true;

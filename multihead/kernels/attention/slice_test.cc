@@ -1,13 +1,13 @@
 // Chunks of queries against chunks of keys, with the running sums between them: the bits of one call.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
 
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/amx/precision.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/testing/attention_case.h"
+#include "multihead/testing/everywhere.h"
 #include "multihead/testing/sanitizers.h"
 
 namespace multihead::kernels {
@@ -16,6 +16,7 @@ namespace {
 using testing::AttentionCase;
 using testing::AttentionResult;
 using testing::CaseOptions;
+using testing::same_bits;
 
 Operand rows_from(const Operand& x, int64_t row) {
   return {static_cast<float*>(x.data) + row * x.strides.token, x.strides};
@@ -102,11 +103,6 @@ void backward_in_pieces(AttentionCase& c, int64_t chunk, AttentionResult<float>&
   scale(r.d_query, p.scale), scale(r.d_key, p.scale);
 }
 
-void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
-  ASSERT_EQ(a.size(), b.size());
-  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << what;
-}
-
 CaseOptions sizes(int64_t queries, int64_t keys) {
   CaseOptions o;
   o.batch = 2, o.heads = 3, o.kv_heads = 1, o.queries = queries, o.keys = keys;
@@ -129,12 +125,12 @@ TEST_P(SliceOptionsTest, PiecesHaveTheBitsOfOneCall) {
     const AttentionResult<float> whole = c.fused(true);
     AttentionResult<float> pieces = c.poisoned<float>();
     forward_in_pieces(c, kChunk, pieces);
-    expect_same_bits(pieces.out, whole.out, "out");
-    expect_same_bits(pieces.lse, whole.lse, "lse");
+    EXPECT_TRUE(same_bits(pieces.out, whole.out)) << "out";
+    EXPECT_TRUE(same_bits(pieces.lse, whole.lse)) << "lse";
     backward_in_pieces(c, kChunk, pieces);
-    expect_same_bits(pieces.d_query, whole.d_query, "d_query");
-    expect_same_bits(pieces.d_key, whole.d_key, "d_key");
-    expect_same_bits(pieces.d_value, whole.d_value, "d_value");
+    EXPECT_TRUE(same_bits(pieces.d_query, whole.d_query)) << "d_query";
+    EXPECT_TRUE(same_bits(pieces.d_key, whole.d_key)) << "d_key";
+    EXPECT_TRUE(same_bits(pieces.d_value, whole.d_value)) << "d_value";
   }
 }
 
@@ -150,10 +146,11 @@ TEST(SliceTest, PiecesOnTilesHaveThem) {
     AttentionResult<float> pieces = c.poisoned<float>();
     forward_in_pieces(c, 2 * attention_key_block, pieces);
     backward_in_pieces(c, 2 * attention_key_block, pieces);
-    expect_same_bits(pieces.out, whole.out, "out"), expect_same_bits(pieces.lse, whole.lse, "lse");
-    expect_same_bits(pieces.d_query, whole.d_query, "d_query");
-    expect_same_bits(pieces.d_key, whole.d_key, "d_key");
-    expect_same_bits(pieces.d_value, whole.d_value, "d_value");
+    EXPECT_TRUE(same_bits(pieces.out, whole.out)) << "out";
+    EXPECT_TRUE(same_bits(pieces.lse, whole.lse)) << "lse";
+    EXPECT_TRUE(same_bits(pieces.d_query, whole.d_query)) << "d_query";
+    EXPECT_TRUE(same_bits(pieces.d_key, whole.d_key)) << "d_key";
+    EXPECT_TRUE(same_bits(pieces.d_value, whole.d_value)) << "d_value";
     EXPECT_GT(testing::distance(whole.out, c.reference<double>(false).out).rms, 1e-5);  // it was on tiles
   }
   set_float32_matmul_precision(MatmulPrecision::highest);
@@ -169,8 +166,8 @@ TEST(SliceTest, PiecesWithSplitKeysHaveThem) {
   AttentionResult<float> pieces = c.poisoned<float>();
   forward_in_pieces(c, 5 * attention_key_block, pieces);
   set_num_threads(threads);
-  expect_same_bits(pieces.out, whole.out, "out");
-  expect_same_bits(pieces.lse, whole.lse, "lse");
+  EXPECT_TRUE(same_bits(pieces.out, whole.out)) << "out";
+  EXPECT_TRUE(same_bits(pieces.lse, whole.lse)) << "lse";
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -15,8 +15,11 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/kernels/matmul/gemm.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels::gemm_testing {
+
+using testing::same_bits;
 
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kGuard = -12345.0f;
@@ -213,9 +216,5 @@ inline const Shape kSmall[] = {{1, 1, 1},     {1, 17, 5},    {2, 3, 7},    {3, 5
 inline const Shape kLarge[] = {{193, 67, 521}, {191, 131, 127}, {397, 43, 1031}, {7, 389, 2053},
                                {1, 1021, 769}, {61, 31, 4099},  {8, 512, 1024},  {33, 1031, 67},
                                {16, 403, 647}, {23, 131, 389}};
-
-inline bool same_bits(const std::vector<float>& x, const std::vector<float>& y) {
-  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
-}
 
 }  // namespace multihead::kernels::gemm_testing

@@ -4,22 +4,18 @@
 
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
-#include "multihead/testing/everywhere.h"
+#include "multihead/kernels/quantized/testing-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
 using testing::everywhere;
+using testing::kInf;
+using testing::kNan;
+using testing::Line;
 using testing::normal_floats;
 using testing::poisoned;
 using testing::same_bits;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-struct alignas(64) Line {
-  uint8_t bytes[64];
-};
 
 // A group of a weight's row, and what it stands for.
 struct Group {
@@ -66,7 +62,7 @@ Group quantized_input(std::vector<float> x) {
   return g;
 }
 
-struct Layer {
+struct GroupedLayer {
   WeightDtype dtype;
   int64_t rows, out, in;
   Activation activation = Activation::none;
@@ -77,7 +73,7 @@ struct Layer {
 
   std::vector<Line> packed() const {
     std::vector<Line> lines(static_cast<size_t>(packed_weight_bytes(dtype, out, in) / 64));
-    for (Line& line : lines) std::fill_n(line.bytes, 64, uint8_t{0xff});
+    for (Line& line : lines) std::memset(&line, 0xff, sizeof(line));
     pack_weight(dtype, weight.data(), in, out, in, lines.data());
     return lines;
   }
@@ -144,12 +140,13 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, PackedLinearGroupsTest,
 // Around the tiles' rows, the panels' columns, groups of k, the blocks of rows and the size that starts
 // threads.
 TEST_P(PackedLinearGroupsTest, HasTheBitsOfTheDefinitionEverywhere) {
-  for (const Layer& layer :
-       {Layer{GetParam(), 1, 1, 1}, Layer{GetParam(), 4, 129, 67}, Layer{GetParam(), 6, 64, 31},
-        Layer{GetParam(), 7, 63, 1025, Activation::relu}, Layer{GetParam(), 3, 389, 1021},
-        Layer{GetParam(), 13, 17, 2053}, Layer{GetParam(), 61, 193, 127, Activation::relu},
-        Layer{GetParam(), 1, 4999, 257}, Layer{GetParam(), 2, 16, 32}, Layer{GetParam(), 5, 9, 64},
-        Layer{GetParam(), 41, 23, 8219}}) {
+  for (const GroupedLayer& layer :
+       {GroupedLayer{GetParam(), 1, 1, 1}, GroupedLayer{GetParam(), 4, 129, 67},
+        GroupedLayer{GetParam(), 6, 64, 31}, GroupedLayer{GetParam(), 7, 63, 1025, Activation::relu},
+        GroupedLayer{GetParam(), 3, 389, 1021}, GroupedLayer{GetParam(), 13, 17, 2053},
+        GroupedLayer{GetParam(), 61, 193, 127, Activation::relu}, GroupedLayer{GetParam(), 1, 4999, 257},
+        GroupedLayer{GetParam(), 2, 16, 32}, GroupedLayer{GetParam(), 5, 9, 64},
+        GroupedLayer{GetParam(), 41, 23, 8219}}) {
     const std::vector<float> expected = layer.expected();
     const std::vector<Line> lines = layer.packed();
     everywhere([&](const std::string& where) {
@@ -162,7 +159,7 @@ TEST_P(PackedLinearGroupsTest, HasTheBitsOfTheDefinitionEverywhere) {
 // Every count of panels around those that one row reads side by side; nothing is written past the last.
 TEST_P(PackedLinearGroupsTest, OneRowOfAnyWidth) {
   for (int64_t out = 1; out < 200; out += 5) {
-    const Layer layer{GetParam(), 1, out, 70, Activation::relu};
+    const GroupedLayer layer{GetParam(), 1, out, 70, Activation::relu};
     const std::vector<float> expected = layer.expected();
     const std::vector<Line> lines = layer.packed();
     everywhere([&](const std::string& where) {
@@ -172,7 +169,7 @@ TEST_P(PackedLinearGroupsTest, OneRowOfAnyWidth) {
 }
 
 TEST_P(PackedLinearGroupsTest, ARowHasTheSameBitsAloneAndAmongOthers) {
-  const Layer layer{GetParam(), 37, 83, 321, Activation::gelu};
+  const GroupedLayer layer{GetParam(), 37, 83, 321, Activation::gelu};
   const std::vector<Line> lines = layer.packed();
   everywhere([&](const std::string& where) {
     const std::vector<float> all = layer.run(lines);
@@ -188,7 +185,7 @@ TEST_P(PackedLinearGroupsTest, ARowHasTheSameBitsAloneAndAmongOthers) {
 
 // The largest sums of both signs: what 16 bits must hold.
 TEST_P(PackedLinearGroupsTest, NothingSaturates) {
-  Layer layer{GetParam(), 4, 67, 4096};
+  GroupedLayer layer{GetParam(), 4, 67, 4096};
   layer.extras = false;
   for (int64_t i = 0; i < layer.rows; ++i) {
     for (int64_t k = 0; k < layer.in; ++k) {
@@ -205,7 +202,7 @@ TEST_P(PackedLinearGroupsTest, NothingSaturates) {
 }
 
 TEST_P(PackedLinearGroupsTest, NanAndInfinityMakeTheirRowOrColumnNan) {
-  Layer layer{GetParam(), 9, 83, 565}, clean = layer;  // sixteen groups side by side, and two
+  GroupedLayer layer{GetParam(), 9, 83, 565}, clean = layer;  // sixteen groups side by side, and two
   layer.x[static_cast<size_t>(2 * layer.ldx + 52)] = kNan;
   layer.x[static_cast<size_t>(5 * layer.ldx)] = -kInf;
   layer.weight[static_cast<size_t>(17 * layer.in + 3)] = kInf;
@@ -228,7 +225,7 @@ TEST_P(PackedLinearGroupsTest, NanAndInfinityMakeTheirRowOrColumnNan) {
 }
 
 TEST_P(PackedLinearGroupsTest, GroupsOfZerosOrOfOneValue) {
-  Layer layer{GetParam(), 3, 7, 1120};  // twice sixteen groups side by side, and three
+  GroupedLayer layer{GetParam(), 3, 7, 1120};  // twice sixteen groups side by side, and three
   std::fill(layer.x.begin(), layer.x.begin() + 32, 0.0f);
   layer.x[static_cast<size_t>(layer.ldx)] = 0x1p-120f;
   std::fill(layer.weight.begin(), layer.weight.begin() + 32, 0.0f);
@@ -243,7 +240,7 @@ TEST_P(PackedLinearGroupsTest, GroupsOfZerosOrOfOneValue) {
 
 // Half a step of each, and of the rounded scale and minimum.
 TEST_P(PackedLinearGroupsTest, IsAsNearAsItsSteps) {
-  Layer layer{GetParam(), 11, 131, 257};
+  GroupedLayer layer{GetParam(), 11, 131, 257};
   layer.extras = false;
   const std::vector<Line> lines = layer.packed();
   std::vector<float> row(257);

@@ -3,22 +3,18 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
-#include "multihead/testing/everywhere.h"
+#include "multihead/kernels/quantized/testing-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
 using testing::everywhere;
+using testing::kInf;
+using testing::kNan;
 using testing::normal_floats;
+using testing::Packed;
 using testing::poisoned;
 using testing::same_bits;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-struct alignas(64) Line {
-  float floats[16];
-};
 
 struct Quantized {
   std::vector<int32_t> values;
@@ -42,7 +38,7 @@ Quantized quantize(const float* x, int64_t count) {
   return q;
 }
 
-struct Layer {
+struct Int8Layer {
   int64_t rows, out, in;
   Activation activation = Activation::none;
   int64_t ldx = in + 3, ldy = out + 2;
@@ -51,9 +47,7 @@ struct Layer {
   bool extras = true;
 
   std::vector<float> run() const {
-    std::vector<Line> packed(static_cast<size_t>(packed_weight_bytes(WeightDtype::int8, out, in) / 64));
-    for (Line& line : packed) std::fill_n(line.floats, 16, kNan);
-    pack_weight(WeightDtype::int8, weight.data(), in, out, in, packed.data());
+    const Packed packed(WeightDtype::int8, weight, in, out, in);
     std::vector<float> y = poisoned(rows * ldy);
     packed_linear({.x = x.data(),
                    .ldx = ldx,
@@ -91,10 +85,11 @@ struct Layer {
 
 // Around the tiles' rows, the panels' columns, groups of k, and the size that starts threads.
 TEST(PackedLinearInt8Test, HasTheBitsOfTheDefinitionEverywhere) {
-  for (const Layer& layer :
-       {Layer{1, 1, 1}, Layer{4, 129, 67}, Layer{6, 64, 31, Activation::relu}, Layer{7, 63, 1025},
-        Layer{3, 389, 1021, Activation::relu}, Layer{13, 17, 2053}, Layer{61, 193, 127}, Layer{1, 1031, 257},
-        Layer{12, 79, 4}, Layer{11, 48, 16}, Layer{5, 2053, 509}}) {
+  for (const Int8Layer& layer :
+       {Int8Layer{1, 1, 1}, Int8Layer{4, 129, 67}, Int8Layer{6, 64, 31, Activation::relu},
+        Int8Layer{7, 63, 1025}, Int8Layer{3, 389, 1021, Activation::relu}, Int8Layer{13, 17, 2053},
+        Int8Layer{61, 193, 127}, Int8Layer{1, 1031, 257}, Int8Layer{12, 79, 4}, Int8Layer{11, 48, 16},
+        Int8Layer{5, 2053, 509}}) {
     const std::vector<float> expected = layer.expected();
     everywhere([&](const std::string& where) {
       EXPECT_TRUE(same_bits(layer.run(), expected))
@@ -104,7 +99,7 @@ TEST(PackedLinearInt8Test, HasTheBitsOfTheDefinitionEverywhere) {
 }
 
 TEST(PackedLinearInt8Test, OtherActivationsFollowTheSums) {
-  Layer layer{7, 71, 37}, plain = layer;
+  Int8Layer layer{7, 71, 37}, plain = layer;
   plain.extras = false;
   const std::vector<float> sums = plain.expected();
   layer.activation = Activation::gelu;
@@ -127,7 +122,7 @@ TEST(PackedLinearInt8Test, OtherActivationsFollowTheSums) {
 
 // The largest sums, of both signs: what a 16-bit sum of two products cannot hold.
 TEST(PackedLinearInt8Test, NothingSaturates) {
-  Layer layer{4, 67, 4099};
+  Int8Layer layer{4, 67, 4099};
   layer.extras = false;
   for (int64_t i = 0; i < layer.rows; ++i) {
     for (int64_t k = 0; k < layer.in; ++k)
@@ -148,7 +143,7 @@ TEST(PackedLinearInt8Test, NothingSaturates) {
 }
 
 TEST(PackedLinearInt8Test, TiesRoundToEven) {
-  Layer layer{1, 5, 6};
+  Int8Layer layer{1, 5, 6};
   layer.extras = false;
   layer.x = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 9, 9, 9};
   std::fill(layer.weight.begin(), layer.weight.end(), 0.0f);
@@ -161,12 +156,12 @@ TEST(PackedLinearInt8Test, TiesRoundToEven) {
 }
 
 TEST(PackedLinearInt8Test, NanAndInfinityMakeTheirRowOrColumnNan) {
-  Layer layer{9, 83, 53, Activation::relu};
+  Int8Layer layer{9, 83, 53, Activation::relu};
   layer.x[static_cast<size_t>(2 * layer.ldx + 52)] = kNan;
   layer.x[static_cast<size_t>(5 * layer.ldx)] = -kInf;
   layer.weight[static_cast<size_t>(17 * layer.in + 3)] = kInf;
   layer.weight[static_cast<size_t>(82 * layer.in + 52)] = -kNan;
-  Layer clean{9, 83, 53, Activation::relu};
+  Int8Layer clean{9, 83, 53, Activation::relu};
   const std::vector<float> expected = clean.expected();
   everywhere([&](const std::string& where) {
     const std::vector<float> got = layer.run();
@@ -184,7 +179,7 @@ TEST(PackedLinearInt8Test, NanAndInfinityMakeTheirRowOrColumnNan) {
 }
 
 TEST(PackedLinearInt8Test, RowsOfZerosAndTooSmallToScale) {
-  Layer layer{3, 7, 5};
+  Int8Layer layer{3, 7, 5};
   std::fill(layer.x.begin(), layer.x.end(), 0.0f);
   layer.x[static_cast<size_t>(layer.ldx)] = 0x1p-120f;      // counts as zero
   layer.x[static_cast<size_t>(2 * layer.ldx)] = 0x1p-119f;  // does not
@@ -199,7 +194,7 @@ TEST(PackedLinearInt8Test, RowsOfZerosAndTooSmallToScale) {
 
 // Half a step of both operands' scales per product.
 TEST(PackedLinearInt8Test, IsAsNearAsItsSteps) {
-  Layer layer{11, 131, 257};
+  Int8Layer layer{11, 131, 257};
   layer.extras = false;
   const std::vector<float> got = layer.run();
   double error = 0, power = 0;

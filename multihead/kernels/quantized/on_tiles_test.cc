@@ -20,12 +20,12 @@ namespace {
 
 using testing::normal_floats;
 
-struct Sizes {
+struct LayerSizes {
   int64_t rows, out, in;
 };
 
 // Packs blocks of a format that `dtype` takes over.
-void pack_blocks(WeightDtype dtype, const Sizes& s, void* packed) {
+void pack_blocks(WeightDtype dtype, const LayerSizes& s, void* packed) {
   const auto& formats = block_formats();
   const BlockFormat& format = *std::find_if(formats.begin(), formats.end(),
                                             [&](const BlockFormat& f) { return f.packed_as == name(dtype); });
@@ -43,7 +43,7 @@ struct PackedProduct {
   Scratch memory;
   PackedLinearArgs args;
 
-  PackedProduct(WeightDtype dtype, const Sizes& s)
+  PackedProduct(WeightDtype dtype, const LayerSizes& s)
       : x(normal_floats(s.rows * s.in, 1)),
         bias(normal_floats(s.out, 2)),
         residual(normal_floats(s.rows * s.out, 3)) {
@@ -66,7 +66,8 @@ struct PackedProduct {
 };
 
 using OnTiles = void (*)(const PackedLinearArgs&, TileUnit);
-void expect_bits_of_other_ways(WeightDtype dtype, const Sizes& s, OnTiles on_tiles, bool equal_x = false) {
+void expect_bits_of_other_ways(WeightDtype dtype, const LayerSizes& s, OnTiles on_tiles,
+                               bool equal_x = false) {
   SCOPED_TRACE(concat(name(dtype), ": ", s.rows, " x ", s.out, " x ", s.in));
   const int before = num_threads();
   PackedProduct p(dtype, s);
@@ -91,8 +92,8 @@ void expect_bits_of_other_ways(WeightDtype dtype, const Sizes& s, OnTiles on_til
 
 // Few rows and many, every width of a panel, steps that are not whole, more k than a block has.
 TEST(PackedTilesTest, Int8HasTheBitsOfPairsAndDots) {
-  for (const Sizes& s :
-       {Sizes{1, 1, 1}, {6, 64, 64}, {16, 67, 95}, {17, 80, 257}, {33, 111, 64}, {70, 176, 1001}})
+  for (const LayerSizes& s :
+       {LayerSizes{1, 1, 1}, {6, 64, 64}, {16, 67, 95}, {17, 80, 257}, {33, 111, 64}, {70, 176, 1001}})
     expect_bits_of_other_ways(WeightDtype::int8, s, packed_int8_on_tiles);
 }
 
@@ -100,16 +101,16 @@ TEST(PackedTilesTest, Int8HasTheBitsOfPairsAndDots) {
 TEST(PackedTilesTest, GroupsHaveTheBitsOfDots) {
   for (const WeightDtype dtype : {WeightDtype::q8, WeightDtype::q5, WeightDtype::q4, WeightDtype::q4_k,
                                   WeightDtype::q5_k, WeightDtype::q6_k}) {
-    for (const Sizes& s : {Sizes{1, 1, 1},
-                           {1, 150, 64},
-                           {2, 16, 32},
-                           {5, 50, 96},
-                           {8, 160, 257},
-                           {12, 90, 64},
-                           {16, 16, 32},
-                           {17, 50, 96},
-                           {37, 67, 257},
-                           {20, 33, 800}})
+    for (const LayerSizes& s : {LayerSizes{1, 1, 1},
+                                {1, 150, 64},
+                                {2, 16, 32},
+                                {5, 50, 96},
+                                {8, 160, 257},
+                                {12, 90, 64},
+                                {16, 16, 32},
+                                {17, 50, 96},
+                                {37, 67, 257},
+                                {20, 33, 800}})
       expect_bits_of_other_ways(dtype, s, packed_groups_on_tiles);
   }
 }
@@ -123,8 +124,8 @@ TEST(PackedTilesTest, MinimaTimesTheLargestSumsHaveTheBitsOfDots) {
 // Panels of every width, with and without a whole last step.
 TEST(PackedTilesTest, Bf16HasTheBitsOfTheProduct) {
   const int before = num_threads();
-  for (const Sizes& s :
-       {Sizes{1, 1, 1}, {3, 64, 32}, {17, 67, 95}, {33, 160, 257}, {50, 111, 64}, {260, 199, 515}}) {
+  for (const LayerSizes& s :
+       {LayerSizes{1, 1, 1}, {3, 64, 32}, {17, 67, 95}, {33, 160, 257}, {50, 111, 64}, {260, 199, 515}}) {
     PackedProduct p(WeightDtype::bf16, s);
     p.args.bias = p.bias.data(), p.args.activation = Activation::gelu, p.args.residual = p.residual.data();
     const std::vector<float> values = normal_floats(s.out * s.in, 4);

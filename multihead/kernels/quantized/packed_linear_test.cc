@@ -9,27 +9,15 @@
 #include "multihead/core/dtype.h"
 #include "multihead/core/error.h"
 #include "multihead/kernels/cpu/isa.h"
-#include "multihead/testing/everywhere.h"
+#include "multihead/kernels/quantized/testing-inl.h"
 
 namespace multihead::kernels {
 namespace {
 
+using testing::Line;
 using testing::normal_floats;
+using testing::Packed;
 using testing::poisoned;
-
-struct alignas(64) Line {
-  float floats[16];
-};
-
-struct Packed {
-  Packed(WeightDtype dtype, const std::vector<float>& weight, int64_t stride, int64_t out, int64_t in)
-      : lines(static_cast<size_t>(packed_weight_bytes(dtype, out, in) / 64)) {
-    for (Line& line : lines) std::fill_n(line.floats, 16, std::numeric_limits<float>::quiet_NaN());
-    pack_weight(dtype, weight.data(), stride, out, in, lines.data());
-  }
-  const void* data() const { return lines.data(); }
-  std::vector<Line> lines;
-};
 
 struct Layer {
   int64_t rows, out, in;

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "multihead/kernels/quantized/packed_linear.h"
-#include "multihead/testing/everywhere.h"
+#include "multihead/kernels/quantized/testing-inl.h"
 #include "multihead/testing/stored_blocks.h"
 
 namespace multihead::kernels {
@@ -13,10 +12,6 @@ namespace {
 
 using testing::normal_floats;
 using testing::same_bits;
-
-struct alignas(64) Line {
-  uint8_t bytes[64];
-};
 
 std::vector<BlockFormat> taken_over() {
   std::vector<BlockFormat> formats;
@@ -59,7 +54,7 @@ struct StoredLayer {
   WeightDtype dtype;
   int64_t out, in;
   std::vector<float> weight;
-  std::vector<Line> lines;
+  std::vector<testing::Line> lines;
 };
 
 class StoredTest : public ::testing::TestWithParam<BlockFormat> {};

@@ -8,13 +8,13 @@ namespace multihead::kernels {
 namespace {
 
 using testing::check_everywhere;
+using testing::kInf;
+using testing::kNan;
 using testing::normal_floats;
 using testing::Outputs;
 using testing::poisoned;
 using testing::poisoned64;
 using testing::widened;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 void check(const std::vector<float>& x, Rows rows) {
   const int64_t n = rows.count * rows.size;
@@ -88,7 +88,6 @@ TEST(SoftmaxTest, NanStaysInItsRow) {
 
 // Next to the -inf of masked elements, or of lanes past the end, a maximum may lose it.
 TEST(SoftmaxTest, NanIsNotTakenForMinusInfinity) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const int64_t size : {1, 7, 16, 19, 37}) {
     for (const bool all : {true, false}) {
       std::vector<float> x(static_cast<size_t>(size), all ? kNan : -kInf), y = poisoned(size);

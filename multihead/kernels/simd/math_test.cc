@@ -15,11 +15,12 @@
 #include "multihead/kernels/elementwise/activation.h"
 #include "multihead/kernels/elementwise/elementwise.h"
 #include "multihead/kernels/reduce/softmax.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead::kernels {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using testing::kInf;
 
 // |got - exact| in units of the last place of the exact value, subnormal spacing at least.
 double ulps(float got, double exact) {

@@ -9,13 +9,12 @@
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/models/testing-inl.h"
 
 namespace multihead::models {
 namespace {
 
 namespace fs = std::filesystem;
-
-const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data";
 
 // The keys that transformers' classes of our families read, or did.
 constexpr const char* kFlags[] = {"_remove_final_layer_norm",

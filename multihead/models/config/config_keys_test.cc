@@ -2,7 +2,6 @@
 // understood ones mean what transformers means is python/tests/test_model_configs.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 
@@ -11,29 +10,13 @@
 #include "multihead/models/config/config_fields.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/generation_config.h"
+#include "multihead/models/testing-inl.h"
 
 namespace multihead::models {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-
-const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data";
-
-class Folder {
- public:
-  explicit Folder(const fs::path& from)
-      : path(fs::temp_directory_path() / concat("mh_keys_", getpid(), "_", counter++)) {
-    fs::copy(from, path, fs::copy_options::recursive);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string name() const { return path.string(); }
-  std::string weights() const { return (path / "model.safetensors").string(); }
-  fs::path path;
-
- private:
-  static inline int counter = 0;
-};
+using ::testing::HasSubstr;
 
 template <class F>
 std::string error_of(F&& f) {
@@ -47,8 +30,7 @@ std::string error_of(F&& f) {
 
 std::string config_error(const char* family, const char* key, const Json& value) {
   const bool marian = std::string(family) == "marian";
-  const fs::path folder = marian ? kData / family : kData / "hugging_face" / family;
-  Json json = io::load_json((folder / "config.json").string());
+  Json json = config_of(marian ? family : concat("hugging_face/", family));
   json[key] = value;
   return error_of([&] {
     marian ? static_cast<void>(seq2seq_config_from_json(json, "config.json"))
@@ -141,7 +123,7 @@ TEST(ConfigKeysTest, DecodersAreCausalAndEncodersAreNot) {
 TEST(ConfigKeysTest, AProblemTypeIsKeptOrRefused) {
   for (const char* name : {"albert_classifier", "bert_classifier", "distilbert_classifier",
                            "electra_classifier", "modernbert_classifier", "mpnet_classifier"}) {
-    Json json = io::load_json((kData / "encoders" / name / "config.json").string());
+    Json json = config_of(concat("encoders/", name));
     EXPECT_EQ(encoder_config_from_json(json, name).problem_type, ProblemType::unstated);
     for (const auto& [word, type] : {std::pair("single_label_classification", ProblemType::single_label),
                                      {"multi_label_classification", ProblemType::multi_label},
@@ -162,7 +144,7 @@ TEST(FiniteWeightsTest, NoModelIsLoadedFromNanOrInf) {
   const auto check = [](const fs::path& from, auto load) {
     for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                               -std::numeric_limits<float>::infinity()}) {
-      const Folder folder(from);
+      const FolderCopy folder(from);
       io::TensorMap all = io::load_safetensors(folder.weights());
       const auto one = std::find_if(all.begin(), all.end(), [](const auto& entry) {
         return entry.first.ends_with(".weight") && entry.first.find("layer") != std::string::npos;
@@ -172,7 +154,7 @@ TEST(FiniteWeightsTest, NoModelIsLoadedFromNanOrInf) {
       changed.data<float>()[changed.numel() - 1] = value;
       one->second = changed;
       io::save_safetensors(folder.weights(), all);
-      EXPECT_THAT(error_of([&] { load(folder.name()); }),
+      EXPECT_THAT(error_of([&] { load(folder.path()); }),
                   HasSubstr(concat("model.safetensors: tensor \"", one->first, "\" holds NaN or Inf")));
     }
   };
@@ -266,17 +248,14 @@ void expect_fields_survive(const Config& config, Read read, bool latent = false)
 TEST(ConfigKeysTest, KeysMeanWhatTransformersComputes) {
   EXPECT_THAT(config_error("gemma3", "attn_logit_softcapping", 30.0), HasSubstr("attn_logit_softcapping"));
   EXPECT_EQ(config_error("gemma3", "attn_logit_softcapping", Json()), "accepted");
-  const auto json_of = [](const char* folder) {
-    return io::load_json((kData / folder / "config.json").string());
-  };
-  Json mpnet = json_of("encoders/mpnet");
+  Json mpnet = config_of("encoders/mpnet");
   for (const int pad : {0, 3}) {
     mpnet["pad_token_id"] = pad;
     EXPECT_EQ(encoder_config_from_json(mpnet, "mpnet").position_offset, 2);
   }
   mpnet["sentence_transformers"] = Json::object({{"activation_fn", "torch.nn.modules.linear.Identity"}});
   EXPECT_NO_THROW(encoder_config_from_json(mpnet, "mpnet"));
-  Json t5 = json_of("seq2seq/t5");
+  Json t5 = config_of("seq2seq/t5");
   t5["dense_act_fn"] = "silu";
   EXPECT_EQ(seq2seq_config_from_json(t5, "t5").activation, Activation::silu);
 }
@@ -300,16 +279,16 @@ TEST(ConfigKeysTest, EveryFieldIsWrittenAndRead) {
 
 // Tensors that files hold besides the weights are accepted where they say what the config says.
 TEST(ConfigKeysTest, BuffersAndCopiesAreCheckedNotRefused) {
-  const Folder llama(kData / "hugging_face" / "llama_tied");
+  const FolderCopy llama(kData / "hugging_face" / "llama_tied");
   const io::TensorMap weights = io::load_safetensors(llama.weights());
-  const LanguageModelConfig c = load_language_model(llama.name()).config();
+  const LanguageModelConfig c = load_language_model(llama.path()).config();
   const std::vector<double> w = rotary_frequencies(c.head_dim, c.rotary_base);
   const Tensor frequencies = Tensor::of<double>({static_cast<int64_t>(w.size())}, w).to(Dtype::f32);
   const auto with = [&](const std::string& name, const Tensor& tensor) {
     io::TensorMap all = weights;
     all[name] = tensor;
     io::save_safetensors(llama.weights(), all);
-    return error_of([&] { load_language_model(llama.name()); });
+    return error_of([&] { load_language_model(llama.path()); });
   };
   const std::string buffer = "model.layers.0.self_attn.rotary_emb.inv_freq";
   EXPECT_EQ(with(buffer, frequencies), "accepted");
@@ -328,11 +307,11 @@ TEST(ConfigKeysTest, BuffersAndCopiesAreCheckedNotRefused) {
 // As transformers 5 saves share_encoder_decoder_embeddings without tie_word_embeddings: four tables, one
 // unread.
 TEST(ConfigKeysTest, EmbeddingsThatAreUntiedInTheFileAreUntied) {
-  const Folder folder(kData / "marian");
+  const FolderCopy folder(kData / "marian");
   io::TensorMap all = io::load_safetensors(folder.weights());
-  Json json = io::load_json((folder.path / "config.json").string());
+  Json json = io::load_json(folder / "config.json");
   json["tie_word_embeddings"] = false;
-  io::save_json((folder.path / "config.json").string(), json);
+  io::save_json(folder / "config.json", json);
   const Tensor shared = all.at("model.shared.weight");
   const auto scaled = [&](float by) {
     Tensor x = shared.clone();
@@ -341,23 +320,23 @@ TEST(ConfigKeysTest, EmbeddingsThatAreUntiedInTheFileAreUntied) {
   };
   all["lm_head.weight"] = scaled(4);
   io::save_safetensors(folder.weights(), all);
-  EXPECT_TRUE(load_seq2seq(folder.name()).config().share_embeddings);  // as transformers 4 saves it
+  EXPECT_TRUE(load_seq2seq(folder.path()).config().share_embeddings);  // as transformers 4 saves it
   all["model.encoder.embed_tokens.weight"] = scaled(2), all["model.decoder.embed_tokens.weight"] = scaled(3);
   io::save_safetensors(folder.weights(), all);
-  const Seq2Seq model = load_seq2seq(folder.name());
+  const Seq2Seq model = load_seq2seq(folder.path());
   EXPECT_EQ(model.source_embedding.weight.to_vector<float>(), scaled(2).to_vector<float>());
   EXPECT_EQ(model.target_embedding.weight.to_vector<float>(), scaled(3).to_vector<float>());
   EXPECT_EQ(model.output_weight.to_vector<float>(), scaled(4).to_vector<float>());
 
   json["tie_word_embeddings"] = true;
-  io::save_json((folder.path / "config.json").string(), json);
-  EXPECT_THAT(error_of([&] { load_seq2seq(folder.name()); }), HasSubstr("differs from model.shared.weight"));
+  io::save_json(folder / "config.json", json);
+  EXPECT_THAT(error_of([&] { load_seq2seq(folder.path()); }), HasSubstr("differs from model.shared.weight"));
 }
 
 TEST(ConfigKeysTest, OtherFormatsOfWeightsSayHowToConvertThem) {
-  const Folder folder(kData / "hugging_face" / "gpt2");
-  fs::rename(folder.weights(), folder.path / "pytorch_model.bin");
-  const std::string error = error_of([&] { load_language_model(folder.name()); });
+  const FolderCopy folder(kData / "hugging_face" / "gpt2");
+  fs::rename(folder.weights(), folder / "pytorch_model.bin");
+  const std::string error = error_of([&] { load_language_model(folder.path()); });
   EXPECT_THAT(error, HasSubstr("pytorch_model.bin"));
   EXPECT_THAT(error, HasSubstr("AutoModelForCausalLM.from_pretrained('DIR').save_pretrained('DIR')"));
 }

@@ -1,12 +1,12 @@
 #include "multihead/models/files/hugging_face.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "multihead/core/error.h"
 #include "multihead/io/json.h"
+#include "multihead/models/testing-inl.h"
 
 namespace multihead::models {
 namespace {
@@ -14,28 +14,15 @@ namespace {
 namespace fs = std::filesystem;
 
 // Made by tools/goldens/marian.py.
-const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "marian";
-
-class Folder {
- public:
-  Folder() : path(fs::temp_directory_path() / concat("multihead_marian_", getpid(), "_", counter++)) {
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string name() const { return path.string(); }
-  fs::path path;
-
- private:
-  static inline int counter = 0;
-};
+const fs::path kMarian = kData / "marian";
 
 TokenBatch batch(const io::TensorMap& tensors) {
   return {tensors.at("source"), tensors.at("lengths").to_vector<int64_t>()};
 }
 
 TEST(MarianTest, LogitsAreThoseOfTransformers) {
-  const io::TensorMap expected = io::load_safetensors((kData / "expected.safetensors").string());
-  const Seq2Seq model = load_seq2seq(kData.string());
+  const io::TensorMap expected = io::load_safetensors((kMarian / "expected.safetensors").string());
+  const Seq2Seq model = load_seq2seq(kMarian.string());
   EXPECT_EQ(family_of(model.config()), "marian");
   const auto got = model(batch(expected), {expected.at("target"), {}}).to_vector<double>();
   const auto want = expected.at("logits").to_vector<double>();
@@ -54,18 +41,18 @@ TEST(MarianTest, WhatIsSavedIsLoadedBitForBit) {
   configs[3].norm = nn::NormKind::rms, configs[3].bias = false, configs[3].activation = Activation::gelu_tanh;
   configs[4].output_bias = false;
   for (size_t i = 0; i < configs.size(); ++i) {
-    const Folder folder;
+    const TemporaryFolder folder;
     Rng rng(i);
     Seq2Seq model(configs[i], rng);
     EXPECT_EQ(family_of(configs[i]), i != 2 && i != 3 ? "marian" : "multihead_seq2seq");
-    save_seq2seq(model, folder.name());
-    EXPECT_TRUE(is_seq2seq_folder(folder.name()));
-    const Seq2Seq loaded = load_seq2seq(folder.name());
+    save_seq2seq(model, folder.path());
+    EXPECT_TRUE(is_seq2seq_folder(folder.path()));
+    const Seq2Seq loaded = load_seq2seq(folder.path());
     EXPECT_EQ(loaded.config(), model.config());
     const Tensor x = Tensor::of<int32_t>({1, 4}, std::vector<int32_t>{5, 18, 7, 3});
     EXPECT_EQ(loaded({x, {}}, {x, {}}).to_vector<float>(), model({x, {}}, {x, {}}).to_vector<float>());
   }
-  EXPECT_FALSE(is_seq2seq_folder((kData.parent_path() / "hugging_face" / "gpt2").string()));
+  EXPECT_FALSE(is_seq2seq_folder((kData / "hugging_face" / "gpt2").string()));
 }
 
 // transformers has it; a model without one gets zeros in the file, and a file of our names is read, too.
@@ -79,8 +66,8 @@ TEST(MarianTest, AnOutputBiasThatIsMissingIsSavedAsZeros) {
   EXPECT_EQ(tensors.at("final_logits_bias").shape(), Shape({1, 19}));
   EXPECT_EQ(tensors.at("final_logits_bias").to_vector<float>(), std::vector<float>(19, 0));
 
-  const Folder folder;
-  const std::string path = (folder.path / "model.safetensors").string();
+  const TemporaryFolder folder;
+  const std::string path = folder / "model.safetensors";
   const Tensor x = Tensor::of<int32_t>({1, 4}, std::vector<int32_t>{5, 18, 7, 3});
   const auto logits = [&](const Seq2Seq& m) { return m({x, {}}, {x, {}}).to_vector<float>(); };
   const auto parameters = nn::named_parameters(model);
@@ -92,7 +79,7 @@ TEST(MarianTest, AnOutputBiasThatIsMissingIsSavedAsZeros) {
 
 TEST(MarianTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   const auto refused = [](const char* key, const Json& value, const char* expected) {
-    Json json = io::load_json((kData / "config.json").string());
+    Json json = config_of("marian");
     json[key] = value;
     try {
       seq2seq_config_from_json(json, "config.json");
@@ -110,20 +97,19 @@ TEST(MarianTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   refused("model_type", "fsmt", "model_type");
   refused("decoder_vocab_size", 42, "\"decoder_vocab_size\" must equal vocab_size where share_");
 
-  const Folder folder;
-  fs::copy(kData, folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
-  fs::remove(folder.path / "expected.safetensors");
-  const std::string config = (folder.path / "config.json").string();
+  const FolderCopy folder(kMarian);
+  fs::remove(folder / "expected.safetensors");
+  const std::string config = folder / "config.json";
   Json json = io::load_json(config);
   json["d_model"] = 1 << 20;
   json["vocab_size"] = json["decoder_vocab_size"] = 1 << 30;
   io::save_json(config, json);
-  EXPECT_THROW(load_seq2seq(folder.name()), FormatError);
-  json = io::load_json((kData / "config.json").string());
+  EXPECT_THROW(load_seq2seq(folder.path()), FormatError);
+  json = config_of("marian");
   json["decoder_layers"] = 3;
   io::save_json(config, json);
   try {
-    load_seq2seq(folder.name());
+    load_seq2seq(folder.path());
     ADD_FAILURE() << "three layers loaded from a file of two";
   } catch (const FormatError& error) {
     EXPECT_NE(

@@ -7,6 +7,7 @@
 #include "multihead/io/json.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/packed_seq2seq.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/matchers.h"
 
@@ -16,13 +17,13 @@ namespace {
 namespace fs = std::filesystem;
 
 // Made by tools/goldens/seq2seq.py.
-const fs::path kFixtures = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "seq2seq";
+const fs::path kTranslators = kData / "seq2seq";
 constexpr const char* kNames[] = {"bart", "mbart", "pegasus", "t5", "t5_gated", "mt5", "m2m100"};
 
 struct Fixture {
   explicit Fixture(const std::string& name)
-      : model(load_seq2seq((kFixtures / name).string())),
-        expected(io::load_safetensors((kFixtures / name / "expected.safetensors").string())),
+      : model(load_seq2seq((kTranslators / name).string())),
+        expected(io::load_safetensors((kTranslators / name / "expected.safetensors").string())),
         source{expected.at("source"), expected.at("lengths").to_vector<int64_t>()},
         target(expected.at("target")) {}
   Seq2Seq model;
@@ -30,12 +31,6 @@ struct Fixture {
   TokenBatch source;
   Tensor target;
 };
-
-void expect_near(const Tensor& got, const Tensor& want, double bound, const std::string& what) {
-  ASSERT_EQ(got.shape(), want.shape()) << what;
-  const auto a = got.to_vector<double>(), b = want.to_vector<double>();
-  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], bound) << what << " at " << i;
-}
 
 TEST(Seq2SeqFamiliesTest, LogitsAreThoseOfTransformers) {
   for (const std::string name : kNames) {
@@ -105,7 +100,7 @@ TEST(Seq2SeqFamiliesTest, PaddingWithinATextIsRefusedByM2m100) {
 
 TEST(Seq2SeqFamiliesTest, PaddingThatIsM2m100sEndIsRefused) {
   const fs::path folder = fs::temp_directory_path() / concat("multihead_m2m100_", ::getpid());
-  fs::copy(kFixtures / "m2m100", folder);
+  fs::copy(kTranslators / "m2m100", folder);
   Json config = io::load_json((folder / "config.json").string());
   config["pad_token_id"] = config.at("eos_token_id");
   io::save_json((folder / "config.json").string(), config);
@@ -122,10 +117,10 @@ TEST(Seq2SeqFamiliesTest, FamiliesAreWrittenAsTheyWereRead) {
     EXPECT_EQ(loaded.config(), f.model.config()) << name;
     EXPECT_EQ(loaded(f.source, {f.target, {}}).to_vector<float>(),
               f.model(f.source, {f.target, {}}).to_vector<float>());
-    const io::SafetensorsFile ours(folder.string()), theirs((kFixtures / name).string());
+    const io::SafetensorsFile ours(folder.string()), theirs((kTranslators / name).string());
     EXPECT_EQ(ours.names(), theirs.names()) << name;
     const Json config = io::load_json((folder / "config.json").string());
-    const Json original = io::load_json((kFixtures / name / "config.json").string());
+    const Json original = config_of(concat("seq2seq/", name));
     for (const JsonMember& member : original.members()) {
       const Json* written = config.find(std::string(member.key));
       if (written == nullptr || member.value.is_null() || name == "mt5") continue;  // saved as T5
@@ -140,7 +135,7 @@ TEST(Seq2SeqFamiliesTest, ABartWithoutAHeadIsReadToo) {
   Fixture f("bart");
   const fs::path folder = fs::temp_directory_path() / concat("multihead_bart_", ::getpid());
   fs::create_directories(folder);
-  fs::copy_file(kFixtures / "bart" / "config.json", folder / "config.json");
+  fs::copy_file(kTranslators / "bart" / "config.json", folder / "config.json");
   io::TensorMap stored;
   const std::string prefix = "model.";
   for (const auto& [name, tensor] : seq2seq_tensors(f.model)) {
@@ -158,7 +153,7 @@ TEST(Seq2SeqFamiliesTest, ABartWithoutAHeadIsReadToo) {
 
 TEST(Seq2SeqFamiliesTest, KeysThatCannotBeAreRefused) {
   const auto refused = [](const char* name, const char* key, const Json& value, const char* expected) {
-    Json json = io::load_json((kFixtures / name / "config.json").string());
+    Json json = config_of(concat("seq2seq/", name));
     json[key] = value;
     try {
       seq2seq_config_from_json(json, "config.json");

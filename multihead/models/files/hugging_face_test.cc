@@ -1,13 +1,13 @@
 #include "multihead/models/files/hugging_face.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "multihead/core/error.h"
 #include "multihead/core/memory/storage.h"
 #include "multihead/io/json.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead::models {
@@ -15,19 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data" / "hugging_face";
-
-class Folder {
- public:
-  Folder() : path(fs::temp_directory_path() / concat("multihead_models_", getpid(), "_", counter++)) {
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-
- private:
-  static inline int counter = 0;
-};
+const fs::path kDecoders = kData / "hugging_face";
 
 // Fixtures: tools/goldens/hugging_face.py.
 const char* const kFixtures[] = {"gpt2",
@@ -63,9 +51,9 @@ const char* const kFixtures[] = {"gpt2",
 
 TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
   for (const char* name : kFixtures) {
-    const std::string folder = (kData / name).string();
+    const std::string folder = (kDecoders / name).string();
     const LanguageModel model = load_language_model(folder);
-    const io::TensorMap expected = io::load_safetensors((kData / name / "expected.safetensors").string());
+    const io::TensorMap expected = io::load_safetensors((kDecoders / name / "expected.safetensors").string());
     const auto got = model(expected.at("tokens")).to_vector<double>();
     const auto want = expected.at("logits").to_vector<double>();
     ASSERT_EQ(got.size(), want.size());
@@ -76,9 +64,9 @@ TEST(HuggingFaceTest, LogitsAreThoseOfTransformers) {
 // They have logits, but predict no next token.
 TEST(HuggingFaceTest, TokensThatSeeTheWholeTextHaveTheLogitsOfTransformers) {
   for (const char* name : {"eurobert", "gemma3_both_ways"}) {
-    LanguageModel model = load_language_model((kData / name).string());
+    LanguageModel model = load_language_model((kDecoders / name).string());
     EXPECT_FALSE(model.config().causal);
-    const io::TensorMap expected = io::load_safetensors((kData / name / "expected.safetensors").string());
+    const io::TensorMap expected = io::load_safetensors((kDecoders / name / "expected.safetensors").string());
     const Tensor& tokens = expected.at("tokens");
     const auto got = model(tokens).to_vector<double>(), want = expected.at("logits").to_vector<double>();
     ASSERT_EQ(got.size(), want.size());
@@ -89,18 +77,19 @@ TEST(HuggingFaceTest, TokensThatSeeTheWholeTextHaveTheLogitsOfTransformers) {
     for (size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(together[i], alone[i], 1e-5) << name;
     EXPECT_THROW(model.make_state(1), ValueError);
     EXPECT_THROW(model.loss(tokens, tokens), ValueError);
-    const Folder saved;
-    save_language_model(model, saved.path.string());
-    EXPECT_EQ(load_language_model(saved.path.string()).config(), model.config());
-    EXPECT_EQ(io::SafetensorsFile(saved.path.string()).names(),
-              io::SafetensorsFile((kData / name).string()).names());
+    const TemporaryFolder saved;
+    save_language_model(model, saved.path());
+    EXPECT_EQ(load_language_model(saved.path()).config(), model.config());
+    EXPECT_EQ(io::SafetensorsFile(saved.path()).names(),
+              io::SafetensorsFile((kDecoders / name).string()).names());
   }
 }
 
 TEST(HuggingFaceTest, CachedDecodingGivesTheLogitsOfThePass) {
   for (const char* name : kFixtures) {
-    const LanguageModel model = load_language_model((kData / name).string());
-    const Tensor tokens = io::load_safetensors((kData / name / "expected.safetensors").string()).at("tokens");
+    const LanguageModel model = load_language_model((kDecoders / name).string());
+    const Tensor tokens =
+        io::load_safetensors((kDecoders / name / "expected.safetensors").string()).at("tokens");
     const auto want = model(tokens).to_vector<double>();
     nn::DecodeState state = model.make_state(2, 11);
     const int64_t words = model.config().vocab_size;
@@ -119,12 +108,12 @@ TEST(HuggingFaceTest, CachedDecodingGivesTheLogitsOfThePass) {
 
 TEST(HuggingFaceTest, FamiliesAreWrittenAsTheyWereRead) {
   for (const char* name : kFixtures) {
-    const Folder folder;
-    LanguageModel model = load_language_model((kData / name).string());
-    save_language_model(model, folder.path.string());
-    LanguageModel loaded = load_language_model(folder.path.string());
+    const TemporaryFolder folder;
+    LanguageModel model = load_language_model((kDecoders / name).string());
+    save_language_model(model, folder.path());
+    LanguageModel loaded = load_language_model(folder.path());
     EXPECT_EQ(loaded.config(), model.config()) << name;
-    const io::SafetensorsFile theirs((kData / name).string()), ours(folder.path.string());
+    const io::SafetensorsFile theirs((kDecoders / name).string()), ours(folder.path());
     const bool is_phi3 = std::string(name) == "phi3";  // written as Llama, which has the same models
     if (!is_phi3) {
       EXPECT_EQ(theirs.names(), ours.names()) << name;
@@ -140,7 +129,7 @@ std::vector<float> values(const Tensor& x) { return x.to_vector<float>(); }
 
 TEST(HuggingFaceTest, ModelsWithoutAnOutputLayerGiveFeatures) {
   for (const char* name : {"qwen3_base", "gpt2_base"}) {
-    const std::string folder = (kData / name).string();
+    const std::string folder = (kDecoders / name).string();
     LanguageModel model = load_language_model(folder);
     EXPECT_FALSE(model.config().head);
     const io::TensorMap expected = io::load_safetensors(folder + "/expected.safetensors");
@@ -150,18 +139,18 @@ TEST(HuggingFaceTest, ModelsWithoutAnOutputLayerGiveFeatures) {
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << name << " at " << i;
     EXPECT_THROW(model(expected.at("tokens")), ValueError);
     EXPECT_THROW(model.loss(expected.at("tokens"), expected.at("tokens")), ValueError);
-    const Folder saved;
-    save_language_model(model, saved.path.string());
-    EXPECT_EQ(load_language_model(saved.path.string()).config(), model.config());
-    EXPECT_EQ(io::SafetensorsFile(saved.path.string()).names(), io::SafetensorsFile(folder).names());
-    const Json config = io::load_json((saved.path / "config.json").string());
+    const TemporaryFolder saved;
+    save_language_model(model, saved.path());
+    EXPECT_EQ(load_language_model(saved.path()).config(), model.config());
+    EXPECT_EQ(io::SafetensorsFile(saved.path()).names(), io::SafetensorsFile(folder).names());
+    const Json config = io::load_json(saved / "config.json");
     EXPECT_EQ(config.at("architectures").dump(), name[0] == 'q' ? R"(["Qwen3Model"])" : R"(["GPT2Model"])");
   }
 }
 
 TEST(HuggingFaceTest, ADecoderHasTheFeaturesOfTheWholeModel) {
   for (const char* name : kFixtures) {
-    const std::string folder = (kData / name).string();
+    const std::string folder = (kDecoders / name).string();
     const Tensor tokens = io::load_safetensors(folder + "/expected.safetensors").at("tokens");
     const LanguageModel whole = load_language_model(folder), decoder = load_decoder(folder);
     EXPECT_FALSE(decoder.config().head);
@@ -172,7 +161,7 @@ TEST(HuggingFaceTest, ADecoderHasTheFeaturesOfTheWholeModel) {
 // Positions, windows and biases begin anew in each.
 TEST(HuggingFaceTest, SequencesInARowHaveTheFeaturesThatTheyHaveAlone) {
   for (const char* name : kFixtures) {
-    const LanguageModel model = load_decoder((kData / name).string());
+    const LanguageModel model = load_decoder((kDecoders / name).string());
     const std::vector<std::vector<int32_t>> sequences = {
         {3, 1, 4, 1, 5, 9, 2}, {6}, {5, 3, 5, 8, 9, 7, 9, 3, 2}};
     const TokenRows rows = TokenRows::of(sequences);
@@ -215,12 +204,12 @@ TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
   const char* const families[] = {"gpt2",      "llama", "multihead", "mistral",
                                   "multihead", "qwen2", "qwen3",     "multihead"};
   for (size_t i = 0; i < configs.size(); ++i) {
-    const Folder folder;
+    const TemporaryFolder folder;
     Rng rng(i);
     LanguageModel model(configs[i], rng);
     EXPECT_EQ(family_of(configs[i]), families[i]);
-    save_language_model(model, folder.path.string());
-    LanguageModel loaded = load_language_model(folder.path.string());
+    save_language_model(model, folder.path());
+    LanguageModel loaded = load_language_model(folder.path());
     EXPECT_EQ(loaded.config(), model.config());
     const Tensor tokens = Tensor::arange(7);
     const Tensor x = tokens.as_strided({1, 7}, {7, 1});
@@ -230,7 +219,7 @@ TEST(HuggingFaceTest, WhatIsSavedIsLoadedBitForBit) {
 
 TEST(HuggingFaceTest, OlderNamesOfScaledPositionsMeanTheSame) {
   for (const char* name : {"rope_linear", "rope_llama3", "rope_yarn"}) {
-    Json json = io::load_json((kData / name / "config.json").string());
+    Json json = config_of(concat("hugging_face/", name));
     const LanguageModelConfig newer = config_from_json(json, "config.json");
     EXPECT_NE(newer.rotary_scaling, RotaryScaling{});
     json["rope_scaling"] = json.at("rope_parameters");
@@ -238,10 +227,6 @@ TEST(HuggingFaceTest, OlderNamesOfScaledPositionsMeanTheSame) {
     json["rope_parameters"] = Json();
     EXPECT_EQ(config_from_json(json, "config.json"), newer) << name;
   }
-}
-
-Json config_of(const std::string& fixture) {
-  return io::load_json((kData.parent_path() / fixture / "config.json").string());
 }
 
 // The fixture's config.json with these keys.
@@ -323,14 +308,13 @@ TEST(HuggingFaceTest, WhatTransformersWouldComputeOtherwiseIsRefusedByItsKey) {
 }
 
 TEST(HuggingFaceTest, WeightsThatDoNotFitAreAllNamed) {
-  const Folder folder;
-  fs::copy(kData / "gpt2", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
-  const std::string config = (folder.path / "config.json").string();
+  const FolderCopy folder(kDecoders / "gpt2");
+  const std::string config = folder / "config.json";
   Json json = io::load_json(config);
   json["n_layer"] = 3;
   io::save_json(config, json);
   try {
-    load_language_model(folder.path.string());
+    load_language_model(folder.path());
     FAIL() << "three layers loaded from a file of two";
   } catch (const FormatError& error) {
     const std::string message = error.what();
@@ -341,15 +325,14 @@ TEST(HuggingFaceTest, WeightsThatDoNotFitAreAllNamed) {
 }
 
 TEST(HuggingFaceTest, AMissingWeightIsNamedWithTheNearestInTheFile) {
-  const Folder folder;
-  fs::copy(kData / "llama", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
-  const std::string path = (folder.path / "model.safetensors").string();
+  const FolderCopy folder(kDecoders / "llama");
+  const std::string path = folder.weights();
   io::TensorMap tensors = io::load_safetensors(path);
   tensors["model.layers.0.mlp.down.weight"] = tensors.at("model.layers.0.mlp.down_proj.weight");
   tensors.erase("model.layers.0.mlp.down_proj.weight");
   io::save_safetensors(path, tensors);
   try {
-    load_language_model(folder.path.string());
+    load_language_model(folder.path());
     FAIL() << "loaded";
   } catch (const FormatError& error) {
     EXPECT_NE(std::string(error.what())
@@ -375,7 +358,7 @@ TEST(HuggingFaceTest, AnUnknownModelTypeIsToldWhichAreRead) {
 
 TEST(HuggingFaceTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
   const auto refused = [](const char* key, const Json& value, const char* expected) {
-    Json json = io::load_json((kData / "llama" / "config.json").string());
+    Json json = config_of("hugging_face/llama");
     json[key] = value;
     try {
       config_from_json(json, "config.json");
@@ -402,27 +385,25 @@ TEST(HuggingFaceTest, HostileConfigsAreRefusedBeforeMemoryIsTaken) {
           "rope_parameters.original_max_position_embeddings");
   refused("intermediate_size", int64_t{1} << 40, "intermediate_size");
 
-  const Folder folder;
-  fs::copy(kData / "llama", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
-  const std::string config = (folder.path / "config.json").string();
+  const FolderCopy folder(kDecoders / "llama");
+  const std::string config = folder / "config.json";
   Json json = io::load_json(config);
   json["hidden_size"] = 1 << 20;
   json["head_dim"] = int64_t{1} << 31;  // neither time nor memory goes into its rotations
   json["vocab_size"] = 1 << 30;
   io::save_json(config, json);
-  EXPECT_THROW(load_language_model(folder.path.string()), FormatError);
+  EXPECT_THROW(load_language_model(folder.path()), FormatError);
 }
 
 TEST(HuggingFaceTest, PositionsBeyondTheFileAreRefusedBeforeMemoryIsTaken) {
-  const Folder folder;
-  fs::copy(kData / "gpt2", folder.path, fs::copy_options::overwrite_existing | fs::copy_options::recursive);
-  const std::string config = (folder.path / "config.json").string();
+  const FolderCopy folder(kDecoders / "gpt2");
+  const std::string config = folder / "config.json";
   Json json = io::load_json(config);
   json["n_positions"] = 1 << 30;
   io::save_json(config, json);
   reset_peak_memory();
   const int64_t before = memory_stats().peak_bytes;
-  EXPECT_THROW(load_language_model(folder.path.string()), FormatError);
+  EXPECT_THROW(load_language_model(folder.path()), FormatError);
   EXPECT_LT(memory_stats().peak_bytes, before + (1 << 20));
 }
 

@@ -9,13 +9,12 @@
 #include "multihead/core/files.h"
 #include "multihead/core/memory/storage.h"
 #include "multihead/models/files/hugging_face.h"
+#include "multihead/models/testing-inl.h"
 
 namespace multihead::models {
 namespace {
 
 namespace fs = std::filesystem;
-
-const fs::path kData = fs::path(MULTIHEAD_SOURCE_DIR) / "tests" / "data";
 
 // A number in place of another, a byte in place of another, or a part left out.
 std::string mutated(std::string text, size_t most, std::mt19937& rng) {

@@ -5,30 +5,21 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/io/safetensors.h"
+#include "multihead/models/testing-inl.h"
 
 namespace multihead::models {
 namespace {
 
 using Tokens = std::vector<int32_t>;
 
-class StateFileTest : public testing::Test {
+class StateFileTest : public ::testing::Test {
  protected:
   StateFileTest() : path_(std::filesystem::temp_directory_path() / concat("multihead_state_", getpid())) {}
   ~StateFileTest() override { std::filesystem::remove(path_); }
-
-  void refused(const std::function<void()>& call, const char* text) const {
-    try {
-      call();
-      ADD_FAILURE() << "no error that says " << text;
-    } catch (const std::exception& error) {
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
-  }
 
   std::string path_;
 };

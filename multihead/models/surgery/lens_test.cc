@@ -14,7 +14,7 @@
 namespace multihead::models {
 namespace {
 
-LanguageModel model_of(bool llama, bool norm_first = true) {
+LanguageModel three_layers(bool llama, bool norm_first = true) {
   LanguageModelConfig c;
   c.vocab_size = 23, c.context = 40, c.num_layers = 3, c.num_heads = 4, c.embed_dim = 24, c.init_std = 0.4;
   if (llama) c.positions = Positions::rotary, c.norm = nn::NormKind::rms, c.gated = true, c.num_kv_heads = 2;
@@ -23,7 +23,7 @@ LanguageModel model_of(bool llama, bool norm_first = true) {
   return {c, rng};
 }
 
-Tensor tokens(int64_t length) {
+Tensor one_text(int64_t length) {
   const Tensor x = Tensor::empty({1, length}, Dtype::i32);
   for (int64_t i = 0; i < length; ++i) x.data<int32_t>()[i] = static_cast<int32_t>((5 * i * i + 2) % 23);
   return x;
@@ -36,8 +36,8 @@ std::vector<float> last_probabilities(const LanguageModel& model, const Tensor& 
 
 TEST(LensTest, TheLastLayerSaysWhatTheModelSays) {
   for (const bool llama : {false, true}) {
-    const LanguageModel model = model_of(llama);
-    const Tensor x = tokens(37);  // more than one block of rows
+    const LanguageModel model = three_layers(llama);
+    const Tensor x = one_text(37);  // more than one block of rows
     const auto guesses = logit_lens(model, x, 4);
     ASSERT_EQ(guesses.size(), 4U);
     ASSERT_EQ(guesses[0].size(), 37U);
@@ -57,10 +57,10 @@ TEST(LensTest, TheLastLayerSaysWhatTheModelSays) {
 
 // The stream after a post-norm layer is normed: the sum before that norm is none of the model's states.
 TEST(LensTest, PostNormModelsEndInTheirLastNorm) {
-  LanguageModel model = model_of(false, false);
+  LanguageModel model = three_layers(false, false);
   Rng rng(2);
   for (auto& layer : model.layers) fill_normal(layer.norm2.weight, 1, 0.5, rng.next());
-  const Tensor x = tokens(7);
+  const Tensor x = one_text(7);
   const auto p = last_probabilities(model, x);
   const auto guesses = logit_lens(model, x, 23);
   ASSERT_EQ(guesses.back().back().size(), 23U);
@@ -70,8 +70,8 @@ TEST(LensTest, PostNormModelsEndInTheirLastNorm) {
 
 TEST(LensTest, AHeadIsWorthWhatItsAbsenceCosts) {
   for (const bool llama : {false, true}) {
-    const LanguageModel model = model_of(llama);
-    const Tensor x = tokens(9);
+    const LanguageModel model = three_layers(llama);
+    const Tensor x = one_text(9);
     const auto changes = ablate_heads(model, x, 7);
     ASSERT_EQ(changes.size(), 3U);
     const double whole = std::log(last_probabilities(model, x)[7]);
@@ -90,8 +90,8 @@ TEST(LensTest, AHeadIsWorthWhatItsAbsenceCosts) {
 
 TEST(LensTest, SharesOfTokensAddUpToTheDifference) {
   for (const bool llama : {false, true}) {
-    const LanguageModel model = model_of(llama);
-    const Tensor x = tokens(6);
+    const LanguageModel model = three_layers(llama);
+    const Tensor x = one_text(6);
     const Shares found = integrated_gradients(model, x, 3, 200);
     const std::vector<double>& shares = found.of_tokens;
     ASSERT_EQ(shares.size(), 6U);
@@ -122,15 +122,15 @@ TEST(LensTest, SharesOfTokensAddUpToTheDifference) {
 }
 
 TEST(LensTest, OneSequenceIsExpected) {
-  const LanguageModel model = model_of(false);
+  const LanguageModel model = three_layers(false);
   EXPECT_THROW(logit_lens(model, Tensor::zeros({2, 3}, Dtype::i32), 1), ShapeError);
   EXPECT_THROW(ablate_heads(model, Tensor::zeros({3}, Dtype::i32), 1), ShapeError);
-  EXPECT_THROW(ablate_heads(model, tokens(4), 23), ValueError);
-  EXPECT_THROW(integrated_gradients(model, tokens(4), 1, 0), ValueError);
+  EXPECT_THROW(ablate_heads(model, one_text(4), 23), ValueError);
+  EXPECT_THROW(integrated_gradients(model, one_text(4), 1, 0), ValueError);
   LanguageModel packed = nn::clone(model);
   packed.pack_weights(nn::WeightDtype::q8);
-  EXPECT_THROW(integrated_gradients(packed, tokens(4), 1), ValueError);
-  EXPECT_EQ(ablate_heads(packed, tokens(4), 1).size(), 3U);
+  EXPECT_THROW(integrated_gradients(packed, one_text(4), 1), ValueError);
+  EXPECT_EQ(ablate_heads(packed, one_text(4), 1).size(), 3U);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "multihead/generate/beam_search.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/models/files/state_file.h"
+#include "multihead/models/testing-inl.h"
 #include "multihead/nn/points.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/files.h"
@@ -37,7 +38,7 @@ Seq2Seq translator() {
   return model;
 }
 
-Tensor tokens(int64_t rows, int64_t length, int64_t vocabulary) {
+Tensor word_ids(int64_t rows, int64_t length, int64_t vocabulary) {
   const Tensor x = Tensor::empty({rows, length}, Dtype::i32);
   for (int64_t i = 0; i < x.numel(); ++i)
     x.data<int32_t>()[i] = static_cast<int32_t>((7 * i * i + 3 * i + 2) % vocabulary);
@@ -60,12 +61,6 @@ void silence(nn::Points& points, const std::string& stack, const char* point,
     silence(points, concat(stack, "layers.", i, ".", point), lists[i]);
 }
 
-void expect_close(const Tensor& got, const Tensor& expected, float bound = 2e-5F) {
-  ASSERT_EQ(got.shape(), expected.shape());
-  const auto x = got.to_vector<float>(), y = expected.to_vector<float>();
-  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], bound) << i;
-}
-
 const Pruning kUneven = {.heads = {{0, 1}, {}, {1, 3}}, .units = {{0, 7}, {2, 3}, {18, 19}}};
 
 TEST(PruneTest, LanguageModelsAreThoseWithZeros) {
@@ -75,7 +70,7 @@ TEST(PruneTest, LanguageModelsAreThoseWithZeros) {
       LanguageModel small = prune(model, kUneven);
       EXPECT_EQ(small.config().pruned_heads, kUneven.heads);
       EXPECT_EQ(small.config().ffn_dim, 18);
-      const Tensor x = tokens(2, 9, 31);
+      const Tensor x = word_ids(2, 9, 31);
       nn::Points points;
       silence(points, "", "self_attn.z", kUneven.heads);
       silence(points, "", "mlp_post", kUneven.units);
@@ -84,13 +79,13 @@ TEST(PruneTest, LanguageModelsAreThoseWithZeros) {
         const nn::PointScope scope(points);
         expected = model(x);
       }
-      expect_close(small(x), expected);
+      expect_near(small(x), expected, 2e-5F);
       nn::DecodeState state = small.make_state({.batch = 2});
       EXPECT_EQ(state.bytes(), nn::decode_state_bytes(small.state_options({.batch = 2})));
-      expect_close(concat(std::vector<Tensor>{small(slice(x, 1, 0, 5), {.state = &state}),
-                                              small(slice(x, 1, 5, 9), {.state = &state})},
-                          1),
-                   expected);
+      expect_near(concat(std::vector<Tensor>{small(slice(x, 1, 0, 5), {.state = &state}),
+                                             small(slice(x, 1, 5, 9), {.state = &state})},
+                         1),
+                  expected, 2e-5F);
 
       const TemporaryFolder own;
       const std::string& folder = own.path();
@@ -123,7 +118,7 @@ TEST(PruneTest, TranslatorsAreThoseWithZeros) {
   const Pruning decoder = {
       .heads = {{}, {1}, {0, 1, 2}}, .cross = {{3}, {}, {0, 3}}, .units = {{0}, {5}, {19}}};
   Seq2Seq small = prune(model, encoder, decoder);
-  const TokenBatch source{tokens(2, 6, 23), {6, 4}}, target{tokens(2, 5, 23), {5, 5}};
+  const TokenBatch source{word_ids(2, 6, 23), {6, 4}}, target{word_ids(2, 5, 23), {5, 5}};
   nn::Points points;
   silence(points, "encoder.", "self_attn.z", encoder.heads);
   silence(points, "encoder.", "mlp_post", encoder.units);
@@ -135,7 +130,7 @@ TEST(PruneTest, TranslatorsAreThoseWithZeros) {
     const nn::PointScope scope(points);
     expected = model(source, target);
   }
-  expect_close(small(source, target), expected);
+  expect_near(small(source, target), expected, 2e-5F);
 
   const TemporaryFolder own;
   const std::string& folder = own.path();
@@ -152,7 +147,7 @@ TEST(PruneTest, TranslatorsAreThoseWithZeros) {
   for (int64_t t = 0; t < 5; ++t) {
     const Tensor next = slice(target.tokens, 1, t, t + 1).contiguous();
     const Tensor logits = packed.step(next.to_vector<int32_t>(), tokens_state);
-    expect_close(logits, reshape(again.step(next, state), logits.shape()));
+    expect_near(logits, reshape(again.step(next, state), logits.shape()), 2e-5F);
   }
   EXPECT_LT(packed.bytes(), PackedSeq2Seq(model).bytes());
   const nn::PointScope looking(points);
@@ -175,13 +170,13 @@ TEST(PruneTest, PooledKeysAndValuesAreMeans) {
     EXPECT_EQ(at(now, i, 3), at(old, i, 3));
   }
   // Heads that are equal already lose nothing.
-  expect_close(pool_kv_heads(grouped, 2)(tokens(1, 7, 31)), grouped(tokens(1, 7, 31)), 1e-6F);
+  expect_near(pool_kv_heads(grouped, 2)(word_ids(1, 7, 31)), grouped(word_ids(1, 7, 31)), 1e-6F);
   EXPECT_THROW(pool_kv_heads(model, 3), ValueError);
 }
 
 TEST(PruneTest, ImportanceIsTheGradientOfAGate) {
   const LanguageModel model = language_model(Positions::learned, 4);
-  const Tensor x = tokens(2, 8, 31), y = tokens(2, 9, 31);
+  const Tensor x = word_ids(2, 8, 31), y = word_ids(2, 9, 31);
   const Tensor targets = slice(y, 1, 1, 9).contiguous();
   Importance importance;
   add_importance(importance, [&] { return model.loss(x, targets); });

@@ -12,11 +12,13 @@
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/masks/mask_mod.h"
+#include "multihead/ops/attention/testing-inl.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+using testing::expect_near;
 
 struct Qkv {
   Tensor q, k, v;
@@ -29,10 +31,6 @@ Qkv random_qkv(int64_t batch, int64_t heads, int64_t kv_heads, int64_t queries, 
           randn({batch, kv_heads, keys, value_dim}, rng, dtype)};
 }
 
-// x[:, :, begin:end, :]
-Tensor tokens(const Tensor& x, int64_t begin, int64_t end) {
-  return x.as_strided({x.size(0), x.size(1), end - begin, x.size(3)}, x.strides(), begin * x.strides()[2]);
-}
 Tensor sample(const Tensor& x, int64_t b) {
   return x.as_strided({1, x.size(1), x.size(2), x.size(3)}, x.strides(), b * x.strides()[0]);
 }
@@ -40,16 +38,6 @@ Tensor sample(const Tensor& x, int64_t b) {
 void expect_equal(const Tensor& a, const Tensor& b, const char* what = "") {
   ASSERT_EQ(a.shape(), b.shape()) << what;
   EXPECT_EQ(a.to_vector<float>(), b.to_vector<float>()) << what;
-}
-
-void expect_near(const Tensor& a, const Tensor& b, double tolerance) {
-  ASSERT_EQ(a.shape(), b.shape());
-  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
-  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], tolerance) << "at " << i;
-}
-
-Tensor ints(std::initializer_list<int64_t> values) {
-  return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
 }
 
 TEST(AttentionTest, ValuesOfOnesGiveOnes) {

@@ -12,6 +12,7 @@
 #include "multihead/core/error.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/testing/float_mode.h"
 
 namespace multihead {
@@ -34,10 +35,6 @@ void expect_error(F&& f, const std::string& words) {
 }
 
 Tensor ones(const Shape& shape, Dtype dtype = Dtype::f32) { return Tensor::ones(shape, dtype); }
-
-Tensor ints(std::initializer_list<int64_t> values) {
-  return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
-}
 
 // A good call with one thing replaced.
 Tensor with(const AttentionOptions& options) {

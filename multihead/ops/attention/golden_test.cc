@@ -11,12 +11,12 @@
 namespace multihead {
 namespace {
 
-struct Golden {
+struct AttentionGolden {
   const char* name;
   std::vector<double> out, dq, dk, dv;
 };
 
-const std::vector<Golden> kGoldens = {
+const std::vector<AttentionGolden> kGoldens = {
 #include "multihead/ops/attention/goldens.inc"
 };
 
@@ -51,7 +51,7 @@ TEST(AttentionGoldenTest, EqualsPyTorch) {
          {.relative_bias = sines(7, {4, 10}, dtype), .relative_key = sines(6, {4, 10, 4}, dtype)}},
         {"alibi", {.alibi_slopes = Tensor::of<float>({4}, {0.5f, 0.25f, 0.125f, 0.0625f}).to(dtype)}},
     };
-    for (const Golden& golden : kGoldens) {
+    for (const AttentionGolden& golden : kGoldens) {
       Tensor q = sines(1, {2, 4, 3, 4}, dtype).set_requires_grad(),
              k = sines(2, {2, 2, 5, 4}, dtype).set_requires_grad();
       Tensor v = sines(3, {2, 2, 5, 3}, dtype).set_requires_grad();

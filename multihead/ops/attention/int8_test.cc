@@ -3,18 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "multihead/core/error.h"
-#include "multihead/core/tensor/rng.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/testing/matchers.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead {
 namespace {
 
-Tensor normal(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  fill_normal(x, 0, 1, RandomStream{seed, 0});
-  return x;
-}
+using testing::normal;
 
 TEST(AttentionInt8Test, ItIsAttentionToTheNumbersBitForBit) {
   for (const auto layout : {Layout::bhtd, Layout::bthd}) {

@@ -8,6 +8,7 @@
 
 #include "multihead/autograd/tape.h"
 #include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/everywhere.h"
@@ -15,7 +16,7 @@
 namespace multihead {
 namespace {
 
-constexpr int64_t kHeads = 4, kKeys = 300, kDim = 32;
+constexpr int64_t kManyKeys = 300, kHeadDim = 32;
 constexpr double kLowest = std::numeric_limits<float>::lowest();
 
 struct Case {
@@ -28,25 +29,26 @@ struct Case {
 };
 
 // `weights`: the sum of each row's, as the first number of all values is one.
-struct Gradients {
+struct SummedGradients {
   std::vector<double> query, key, value, weights;
 };
 
 // Of the sum of all outputs.
-Gradients gradients_of(const Case& c) {
+SummedGradients gradients_of(const Case& c) {
   Rng rng(3);
   const auto random = [&](int64_t heads, int64_t rows, double scale) {
-    Tensor x = Tensor::empty({1, heads, rows, kDim});
+    Tensor x = Tensor::empty({1, heads, rows, kHeadDim});
     fill_uniform(x, -scale, scale, rng.next());
     return x;
   };
-  Tensor query = random(kHeads, c.queries, c.scale), key = random(2, kKeys, 1), value = random(2, kKeys, 1);
-  for (int64_t k = 0; k < 2 * kKeys; ++k) value.data<float>()[k * kDim] = 1;
-  Tensor bias = Tensor::zeros({c.queries, kKeys});
+  Tensor query = random(kHeads, c.queries, c.scale), key = random(2, kManyKeys, 1),
+         value = random(2, kManyKeys, 1);
+  for (int64_t k = 0; k < 2 * kManyKeys; ++k) value.data<float>()[k * kHeadDim] = 1;
+  Tensor bias = Tensor::zeros({c.queries, kManyKeys});
   for (int64_t i = 0; i < c.queries; i += 2) {
-    std::fill_n(bias.data<float>() + i * kKeys, kKeys, static_cast<float>(c.shift));
+    std::fill_n(bias.data<float>() + i * kManyKeys, kManyKeys, static_cast<float>(c.shift));
     for (int64_t h = 0; h < kHeads && c.hides_even_queries; ++h)
-      std::fill_n(query.data<float>() + (h * c.queries + i) * kDim, kDim, 0.0f);
+      std::fill_n(query.data<float>() + (h * c.queries + i) * kHeadDim, kHeadDim, 0.0f);
   }
   for (Tensor* x : {&query, &key, &value}) *x = x->to(c.dtype), x->set_requires_grad(true);
   AttentionOptions options = {.mask = c.mask};
@@ -67,9 +69,10 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& expe
 double excess(const std::vector<double>& d_value, int64_t queries = Case().queries) {
   double most = 0;
   for (int64_t head = 0; head < 2; ++head) {
-    for (int64_t c = 0; c < kDim; ++c) {
+    for (int64_t c = 0; c < kHeadDim; ++c) {
       double sum = 0;
-      for (int64_t k = 0; k < kKeys; ++k) sum += d_value[static_cast<size_t>((head * kKeys + k) * kDim + c)];
+      for (int64_t k = 0; k < kManyKeys; ++k)
+        sum += d_value[static_cast<size_t>((head * kManyKeys + k) * kHeadDim + c)];
       most = std::max(most, std::abs(sum - static_cast<double>(2 * queries)));
     }
   }
@@ -96,8 +99,8 @@ TEST_F(LargeScoresTest, ARowUnderTheLowestFloatSeesAllKeysAlike) {
   everywhere([](const Mask& mask, Dtype dtype) {
     if (dtype == Dtype::f64) return;  // whose lowest number is another
     const double tolerance = dtype == Dtype::bf16 ? 0.3 : 1e-4;
-    const Gradients got = gradients_of({.mask = mask, .shift = kLowest, .dtype = dtype});
-    const Gradients expected = gradients_of({.mask = mask, .hides_even_queries = true, .dtype = dtype});
+    const SummedGradients got = gradients_of({.mask = mask, .shift = kLowest, .dtype = dtype});
+    const SummedGradients expected = gradients_of({.mask = mask, .hides_even_queries = true, .dtype = dtype});
     expect_near(got.value, expected.value, tolerance);
   });
 }
@@ -105,7 +108,7 @@ TEST_F(LargeScoresTest, ARowUnderTheLowestFloatSeesAllKeysAlike) {
 TEST_F(LargeScoresTest, ProbabilitiesAddToOne) {
   everywhere([](const Mask& mask, Dtype dtype) {
     for (const double shift : {-1e4, -1e6, -1e9, 1e9, kLowest}) {
-      const Gradients got = gradients_of({.mask = mask, .shift = shift, .dtype = dtype});
+      const SummedGradients got = gradients_of({.mask = mask, .shift = shift, .dtype = dtype});
       EXPECT_LT(excess(got.value), dtype == Dtype::bf16 ? 1.5 : 1e-3) << shift;
     }
   });
@@ -115,7 +118,7 @@ TEST_F(LargeScoresTest, LargeQueriesDoToo) {
   everywhere([](const Mask& mask, Dtype dtype) {
     for (const double scale : {1e3, 1e5, 1e8, 1e12}) {
       for (const int64_t queries : {70, 3}) {
-        const Gradients got =
+        const SummedGradients got =
             gradients_of({.mask = mask, .scale = scale, .dtype = dtype, .queries = queries});
         EXPECT_LT(excess(got.value, queries), dtype == Dtype::bf16 ? 1.5 : 1e-3) << scale;
         for (const double x : got.key) ASSERT_LE(std::abs(x), 7000 * scale);

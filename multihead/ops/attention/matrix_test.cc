@@ -9,12 +9,15 @@
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/bind-inl.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/testing/option_cases.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead {
 namespace {
 
 using testing::AttentionDims;
+using testing::largest_finite;
 using testing::OptionCase;
 
 struct Inputs {
@@ -51,11 +54,6 @@ Inputs make_inputs(const OptionCase& c, const AttentionDims& d, Dtype dtype) {
   for (Tensor* x : in.defined()) x->set_requires_grad();
   return in;
 }
-
-struct Result {
-  Tensor out, lse;
-  std::vector<Tensor> gradients;
-};
 
 // Runs op forward and backward. Memory that the op gets was poisoned before.
 template <class Op>
@@ -150,14 +148,7 @@ Result naive(const Inputs& in, const AttentionDims& d) {
   return r;
 }
 
-double largest_finite(const Tensor& a) {
-  double largest = 0;
-  for (const double v : a.to_vector<double>())
-    largest = std::max(largest, std::isfinite(v) ? std::abs(v) : 0.0);
-  return largest;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
+double largest_finite_difference(const Tensor& a, const Tensor& b) {
   const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
   double error = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -200,7 +191,7 @@ void expect_accurate(const Inputs& in, const AttentionDims& d, const std::string
   const auto check = [&](const Tensor& x, const Tensor& y, const Tensor& z, double factor, double floor,
                          const std::string& part) {
     const double ulps = 1 + largest_finite(exact.lse) / 8;
-    const double stick = factor * largest_difference(y, z) / (1 + largest_finite(z));
+    const double stick = factor * largest_finite_difference(y, z) / (1 + largest_finite(z));
     expect_close(x, z, stick + floor * ulps, what + ": " + part);
   };
   check(a.out, b.out, exact.out, 1.0, 1e-6, "out");

@@ -20,16 +20,16 @@ struct Sizes {
   int64_t batch = 2, heads = 4, kv_heads = 2, queries = 13, keys = 37, dim = 16, value_dim = 11;
 };
 
-struct Inputs {
+struct HugeValues {
   Tensor query, key, value;
 };
 
 // Columns of the values: huge of one sign, huge of both, the largest float, and ordinary ones.
-Inputs inputs_of(const Sizes& s) {
+HugeValues inputs_of(const Sizes& s) {
   Rng rng(7);
-  Inputs in{Tensor::empty({s.batch, s.heads, s.queries, s.dim}),
-            Tensor::empty({s.batch, s.kv_heads, s.keys, s.dim}),
-            Tensor::empty({s.batch, s.kv_heads, s.keys, s.value_dim})};
+  HugeValues in{Tensor::empty({s.batch, s.heads, s.queries, s.dim}),
+                Tensor::empty({s.batch, s.kv_heads, s.keys, s.dim}),
+                Tensor::empty({s.batch, s.kv_heads, s.keys, s.value_dim})};
   for (Tensor* x : {&in.query, &in.key, &in.value}) fill_uniform(*x, -1, 1, rng.next());
   float* v = in.value.data<float>();
   for (int64_t i = 0; i < in.value.numel(); ++i) {
@@ -41,7 +41,7 @@ Inputs inputs_of(const Sizes& s) {
   return in;
 }
 
-void expect_near_f64(const Inputs& in, const AttentionOptions& options, double tolerance) {
+void expect_near_f64(const HugeValues& in, const AttentionOptions& options, double tolerance) {
   AttentionOptions wide_options = options;
   if (options.bias.defined()) wide_options.bias = options.bias.to(Dtype::f64);
   Rng rng(11), wide_rng(11);
@@ -69,7 +69,7 @@ TEST(AttentionOverflowTest, MeansOfHugeValuesAreFinite) {
     kernels::set_isa(isa);
     for (const Sizes& s : {Sizes{}, Sizes{.queries = 1, .keys = 300}, Sizes{.queries = 130, .keys = 515},
                            Sizes{.batch = 1, .heads = 1, .kv_heads = 1, .queries = 1, .keys = 2100}}) {
-      const Inputs in = inputs_of(s);
+      const HugeValues in = inputs_of(s);
       Rng rng(1);
       const Tensor bias = Tensor::empty({s.heads, s.queries, s.keys});
       fill_uniform(bias, -1, 1, rng.next());
@@ -87,15 +87,16 @@ TEST(AttentionOverflowTest, MeansOfHugeValuesAreFinite) {
 }
 
 TEST(AttentionOverflowTest, AlsoInHalfPrecisionStorage) {
-  const Inputs in = inputs_of({});
-  const Inputs narrow{in.query.to(Dtype::bf16), in.key.to(Dtype::bf16), scale(in.value, 0.9).to(Dtype::bf16)};
+  const HugeValues in = inputs_of({});
+  const HugeValues narrow{in.query.to(Dtype::bf16), in.key.to(Dtype::bf16),
+                          scale(in.value, 0.9).to(Dtype::bf16)};
   expect_near_f64(narrow, {}, 1e-2);
   expect_near_f64(narrow, {.mask = causal()}, 1e-2);
 }
 
 TEST(AttentionOverflowTest, OrdinaryColumnsKeepTheirBits) {
-  const Inputs huge = inputs_of({.queries = 70, .keys = 300});
-  Inputs tame = huge;
+  const HugeValues huge = inputs_of({.queries = 70, .keys = 300});
+  HugeValues tame = huge;
   tame.value = huge.value.clone();
   for (int64_t i = 0; i < tame.value.numel(); ++i) {
     if (i % 11 < 3) tame.value.data<float>()[i] = 1;
@@ -110,7 +111,7 @@ TEST(AttentionOverflowTest, OrdinaryColumnsKeepTheirBits) {
 
 // Values that are not finite stay so for queries that see them, and do not show elsewhere.
 TEST(AttentionOverflowTest, NanAndInfiniteValuesStay) {
-  const Inputs in = inputs_of({});
+  const HugeValues in = inputs_of({});
   float* v = in.value.data<float>();
   v[5] = std::nanf("");                                     // key 0, column 5
   v[36 * 11 + 6] = std::numeric_limits<float>::infinity();  // the last key, column 6
@@ -124,7 +125,7 @@ TEST(AttentionOverflowTest, NanAndInfiniteValuesStay) {
 }
 
 TEST(AttentionOverflowTest, RaggedRowsAndMergedParts) {
-  const Inputs in = inputs_of({.batch = 1, .heads = 2, .kv_heads = 2, .queries = 40, .keys = 40});
+  const HugeValues in = inputs_of({.batch = 1, .heads = 2, .kv_heads = 2, .queries = 40, .keys = 40});
   const auto packed = [](const Tensor& x) {
     return contiguous(transpose(reshape(x, {2, 40, x.size(3)}), 0, 1));
   };

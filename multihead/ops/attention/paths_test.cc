@@ -5,13 +5,13 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/masks/mask_mod.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/testing/everywhere.h"
 #include "multihead/testing/float_mode.h"
 
@@ -20,8 +20,6 @@ namespace {
 
 using Floats = std::vector<float>;
 using kernels::Isa;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct Path {
   const char* name;
@@ -37,11 +35,7 @@ constexpr Path kPaths[] = {
     {"f64", Dtype::f64, 5, 90},
 };
 
-constexpr int64_t kHeads = 4, kKeyHeads = 2, kDim = 24, kValueDim = 16;
-
-struct Operands {
-  Tensor q, k, v, d_out;
-};
+constexpr int64_t kDim = 24, kValueDim = 16;
 
 Operands operands(const Path& path) {
   Rng rng(17);
@@ -51,13 +45,13 @@ Operands operands(const Path& path) {
           randn({2, kHeads, path.queries, kValueDim}, rng).to(path.dtype)};
 }
 
-struct Pass {
+struct PassWithLse {
   Floats out, lse, dq, dk, dv;
-  bool operator==(const Pass&) const = default;
+  bool operator==(const PassWithLse&) const = default;
 };
 
 // `mode`: what the caller's control register holds meanwhile.
-Pass run(Operands x, AttentionOptions options, const ScoreMod& mod = {}, unsigned mode = 0) {
+PassWithLse run(Operands x, AttentionOptions options, const ScoreMod& mod = {}, unsigned mode = 0) {
   x.q.set_requires_grad(), x.k.set_requires_grad(), x.v.set_requires_grad();
   for (const Tensor* t : {&x.q, &x.k, &x.v}) t->set_grad({});
   Tensor lse;
@@ -120,7 +114,7 @@ TEST(AttentionPathsTest, EmptyRowsAreZeroWithZeroGradients) {
     size_t number = 0;
     for (const AttentionOptions& options : excluding_from(0, path)) {
       SCOPED_TRACE(number++);
-      const Pass pass = run(x, options);
+      const PassWithLse pass = run(x, options);
       for (const float y : pass.out) ASSERT_EQ(y, 0.0f);
       for (const float l : pass.lse) ASSERT_EQ(l, -kInf);
       for (const Floats* g : {&pass.dq, &pass.dk, &pass.dv}) {
@@ -142,7 +136,7 @@ TEST(AttentionPathsTest, NanInExcludedKeysStaysThere) {
     size_t number = 0;
     for (const AttentionOptions& options : excluding_from(kFirst, path)) {
       SCOPED_TRACE(number++);
-      const Pass a = run(clean, options), b = run(dirty, options);
+      const PassWithLse a = run(clean, options), b = run(dirty, options);
       expect_same_bits(a.out, b.out, "out");
       expect_same_bits(a.lse, b.lse, "lse");
       const std::pair<const Floats*, const Floats*> gradients[] = {
@@ -163,9 +157,9 @@ TEST(AttentionPathsTest, ForeignFloatingPointModesChangeNothing) {
     const AttentionOptions options = {.mask = causal(), .softcap = 9};
     for (const int threads : {1, 3}) {
       set_num_threads(threads);
-      const Pass expected = run(x, options);
+      const PassWithLse expected = run(x, options);
       for (const unsigned mode : testing::kFloatModes) {
-        const Pass got = run(x, options, {}, mode);
+        const PassWithLse got = run(x, options, {}, mode);
         expect_same_bits(got.out, expected.out, "out");
         expect_same_bits(got.dq, expected.dq, "dq");
         expect_same_bits(got.dk, expected.dk, "dk");
@@ -206,12 +200,12 @@ TEST(AttentionPathsTest, NothingIsReadBeyondTheOperands) {
     const Dtype score = path.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
     const Tensor bias = randn({kHeads, path.queries, path.keys}, rng).to(score);
     const Tensor flags = Tensor::ones({path.queries, path.keys}, Dtype::boolean);
-    const Pass expected = run(x, {.mask = causal() & keep(flags), .bias = bias});
+    const PassWithLse expected = run(x, {.mask = causal() & keep(flags), .bias = bias});
     for (const bool at_end : {true, false}) {
       const Guarded q(x.q, at_end), k(x.k, at_end), v(x.v, at_end), d_out(x.d_out, at_end);
       const Guarded b(bias, at_end), f(flags, at_end);
-      const Pass got = run({q.tensor, k.tensor, v.tensor, d_out.tensor},
-                           {.mask = causal() & keep(f.tensor), .bias = b.tensor});
+      const PassWithLse got = run({q.tensor, k.tensor, v.tensor, d_out.tensor},
+                                  {.mask = causal() & keep(f.tensor), .bias = b.tensor});
       EXPECT_TRUE(got == expected) << (at_end ? "at the end" : "at the beginning");
     }
   });
@@ -247,14 +241,14 @@ TEST(AttentionPathsTest, OperandsMayShareMemory) {
   };
   const Tensor d_out = randn({1, 2, length, 16}, rng);
   const AttentionOptions options = {.mask = causal()};
-  const Pass overlapping = run({part(0), part(10), part(20), d_out}, options);
-  const Pass apart = run({part(0).clone(), part(10).clone(), part(20).clone(), d_out}, options);
+  const PassWithLse overlapping = run({part(0), part(10), part(20), d_out}, options);
+  const PassWithLse apart = run({part(0).clone(), part(10).clone(), part(20).clone(), d_out}, options);
   EXPECT_TRUE(overlapping == apart);
 
   Tensor x = part(0).clone().set_requires_grad();
   Tape tape;
   tape.backward(attention(x, x, x, options), d_out);
-  const Pass each = run({x.clone(), x.clone(), x.clone(), d_out}, options);
+  const PassWithLse each = run({x.clone(), x.clone(), x.clone(), d_out}, options);
   const Floats sum = x.grad().to_vector<float>();
   for (size_t i = 0; i < sum.size(); ++i) {
     ASSERT_NEAR(sum[i], each.dq[i] + each.dk[i] + each.dv[i], 1e-5 * (1 + std::abs(sum[i])));
@@ -270,7 +264,7 @@ TEST(AttentionPathsTest, ExceptionsReachTheCallerFromForwardAndBackward) {
     for (const int64_t heads : {1, 8}) {  // key blocks of one head in parallel; heads in parallel
       Operands x = {randn({1, heads, 400, 16}, rng), randn({1, heads, 700, 16}, rng),
                     randn({1, heads, 700, 16}, rng), randn({1, heads, 400, 16}, rng)};
-      const Pass expected = run(x, {});
+      const PassWithLse expected = run(x, {});
       for (const bool backward_only : {false, true}) {
         const auto mod = score_mod([backward_only](auto score, ScoreIndex at) {
           const bool derivative = !std::is_arithmetic_v<decltype(score)>;

@@ -8,6 +8,7 @@
 #include "multihead/core/threads/parallel.h"
 #include "multihead/kernels/cpu/isa.h"
 #include "multihead/ops/attention/attention.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/everywhere.h"
 
@@ -17,11 +18,7 @@ namespace {
 using Floats = std::vector<float>;
 using kernels::Isa;
 
-struct Operands {
-  Tensor q, k, v, d_out;
-};
-
-struct Pass {
+struct TensorPass {
   Tensor out, dq, dk, dv;
 };
 
@@ -33,7 +30,7 @@ Operands operands(int64_t batch, int64_t heads, int64_t kv_heads, int64_t querie
       randn({batch, kv_heads, keys, 24}, rng).to(dtype), randn({batch, heads, queries, 24}, rng).to(dtype)};
 }
 
-Pass run(Operands x, const AttentionOptions& options) {
+TensorPass pass_of(Operands x, const AttentionOptions& options) {
   for (Tensor* t : {&x.q, &x.k, &x.v}) *t = t->detach().set_requires_grad();
   Tape tape;
   const Tensor out = attention(x.q, x.k, x.v, options);
@@ -47,21 +44,19 @@ void expect_same_bits(const Tensor& a, const Tensor& b, const std::string& what)
   EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0) << what;
 }
 
-void expect_same_bits(const Pass& a, const Pass& b, const std::string& what) {
+void expect_same_bits(const TensorPass& a, const TensorPass& b, const std::string& what) {
   expect_same_bits(a.out, b.out, what + ": out");
   expect_same_bits(a.dq, b.dq, what + ": d_query");
   expect_same_bits(a.dk, b.dk, what + ": d_key");
   expect_same_bits(a.dv, b.dv, what + ": d_value");
 }
 
-Tensor tokens(const Tensor& x, int64_t begin, int64_t end) { return slice(x, 2, begin, end); }
-
-struct Kind {
+struct CallKind {
   const char* name;
   int64_t batch, heads, kv_heads, queries, keys;
 };
 
-constexpr Kind kKinds[] = {
+constexpr CallKind kCallKinds[] = {
     {"many heads", 2, 6, 3, 150, 150},
     {"one head", 1, 1, 1, 700, 700},
     {"few queries, many keys", 1, 8, 2, 3, 1300},
@@ -71,18 +66,18 @@ constexpr Kind kKinds[] = {
 // 1, 2, 3 and 8 threads, and every target with FMA, f32; bf16 on one target at a time.
 TEST(AttentionPromisesTest, ThreadsAndTargets) {
   const testing::EverywhereScope scope;
-  for (const Kind& kind : kKinds) {
+  for (const CallKind& kind : kCallKinds) {
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
       const Operands x = operands(kind.batch, kind.heads, kind.kv_heads, kind.queries, kind.keys, dtype);
-      std::optional<Pass> with_fma;
+      std::optional<TensorPass> with_fma;
       for (const Isa isa : kernels::kIsas) {
         if (isa > kernels::best_isa()) continue;
         kernels::set_isa(isa);
-        std::optional<Pass> one;
+        std::optional<TensorPass> one;
         for (const int threads : {1, 2, 3, 8}) {
           set_num_threads(threads);
           Rng rng(1);
-          const Pass pass = run(x, {.mask = causal(), .dropout_p = 0.1f, .rng = &rng});
+          const TensorPass pass = pass_of(x, {.mask = causal(), .dropout_p = 0.1f, .rng = &rng});
           if (!one) one = pass;
           expect_same_bits(pass, *one,
                            concat(kind.name, ", ", kernels::isa_name(isa), ", ", threads, " threads"));
@@ -113,12 +108,12 @@ TEST(AttentionPromisesTest, ARowAloneAndInABatchOf32) {
       // end.
       const Mask rule = from_start ? causal(Align::start) & window(40, 0, Align::start) : Mask();
       set_num_threads(1);
-      const Pass alone =
-          run(one, {.mask = rule, .softcap = 12, .alibi_slopes = from_start ? slopes : Tensor()});
+      const TensorPass alone =
+          pass_of(one, {.mask = rule, .softcap = 12, .alibi_slopes = from_start ? slopes : Tensor()});
       set_num_threads(8);
-      const Pass batch = run(all, {.mask = rule & lengths(lens) & query_lengths(lens),
-                                   .softcap = 12,
-                                   .alibi_slopes = from_start ? slopes : Tensor()});
+      const TensorPass batch = pass_of(all, {.mask = rule & lengths(lens) & query_lengths(lens),
+                                             .softcap = 12,
+                                             .alibi_slopes = from_start ? slopes : Tensor()});
       expect_same_bits({cut(batch.out), cut(batch.dq), cut(batch.dk), cut(batch.dv)}, alone,
                        concat(dtype, from_start ? ", causal window" : ", dense"));
     }

@@ -2,33 +2,31 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/core/error.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 
 namespace multihead {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-struct Inputs {
+struct SinkInputs {
   Tensor query, key, value, sinks, weight;
 };
 
-constexpr int64_t kHeads = 6, kQueries = 13, kKeys = 19;
+constexpr int64_t kSinks = 6, kQueries = 13, kKeys = 19;
 
-Inputs make_inputs(Dtype dtype, int64_t keys = kKeys) {
+SinkInputs make_inputs(Dtype dtype, int64_t keys = kKeys) {
   Rng rng(5);
   const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
-  Inputs in = {randn({2, kHeads, kQueries, 8}, rng, wide).to(dtype),
-               randn({2, 3, keys, 8}, rng, wide).to(dtype), randn({2, 3, keys, 5}, rng, wide).to(dtype),
-               randn({kHeads}, rng, wide), randn({2, kHeads, kQueries, 5}, rng, wide)};
+  SinkInputs in = {randn({2, kSinks, kQueries, 8}, rng, wide).to(dtype),
+                   randn({2, 3, keys, 8}, rng, wide).to(dtype), randn({2, 3, keys, 5}, rng, wide).to(dtype),
+                   randn({kSinks}, rng, wide), randn({2, kSinks, kQueries, 5}, rng, wide)};
   for (Tensor* x : {&in.query, &in.key, &in.value, &in.sinks}) x->set_requires_grad();
   return in;
 }
@@ -43,13 +41,8 @@ void expect_near(const Tensor& a, const Tensor& b, double tolerance, const char*
   }
 }
 
-struct Result {
-  Tensor out, lse;
-  std::vector<Tensor> gradients;
-};
-
 template <class F>
-Result run(const Inputs& in, F&& f) {
+Result run(const SinkInputs& in, F&& f) {
   for (const Tensor& x : {in.query, in.key, in.value, in.sinks}) x.set_grad({});
   Result r;
   Tape tape;
@@ -62,17 +55,17 @@ Result run(const Inputs& in, F&& f) {
 // The output, or the entropy in its shape.
 Tensor result_of(const Tensor& out, const AttentionCapture* capture) {
   if (capture == nullptr) return out;
-  return expand(reshape(capture->entropy, {2, kHeads, kQueries, 1}), out.shape());
+  return expand(reshape(capture->entropy, {2, kSinks, kQueries, 1}), out.shape());
 }
 
 // Keys and values get a row of zeros, and its scores are the sinks by way of the bias.
-Result with_extra_key(const Inputs& in, const Tensor& flags, double dropout_p = 0,
+Result with_extra_key(const SinkInputs& in, const Tensor& flags, double dropout_p = 0,
                       AttentionCapture* capture = nullptr) {
-  return run(in, [&](const Inputs& x, Tensor* lse) {
+  return run(in, [&](const SinkInputs& x, Tensor* lse) {
     const Dtype dtype = x.query.dtype();
-    const Tensor zeros = Tensor::zeros({2, kHeads, kQueries, kKeys}, dtype);
+    const Tensor zeros = Tensor::zeros({2, kSinks, kQueries, kKeys}, dtype);
     const Tensor bias =
-        concat({zeros, expand(reshape(x.sinks, {1, kHeads, 1, 1}), {2, kHeads, kQueries, 1})}, 3);
+        concat({zeros, expand(reshape(x.sinks, {1, kSinks, 1, 1}), {2, kSinks, kQueries, 1})}, 3);
     const Tensor all = Tensor::full({kQueries, 1}, 1, Dtype::boolean);
     Rng rng(77);
     const Tensor out = attention(x.query, concat({x.key, Tensor::zeros({2, 3, 1, 8}, dtype)}, 2),
@@ -87,9 +80,9 @@ Result with_extra_key(const Inputs& in, const Tensor& flags, double dropout_p = 
   });
 }
 
-Result with_sinks(const Inputs& in, const Tensor& flags, double dropout_p = 0,
+Result with_sinks(const SinkInputs& in, const Tensor& flags, double dropout_p = 0,
                   AttentionCapture* capture = nullptr) {
-  return run(in, [&](const Inputs& x, Tensor* lse) {
+  return run(in, [&](const SinkInputs& x, Tensor* lse) {
     Rng rng(77);
     const Tensor out = attention(x.query, x.key, x.value,
                                  {.mask = keep(flags),
@@ -116,13 +109,13 @@ TEST(AttentionSinksTest, AreAKeyWithoutValue) {
   for (const Dtype dtype : {Dtype::f64, Dtype::f32}) {
     const double tolerance = dtype == Dtype::f64 ? 1e-13 : 3e-6;
     for (const double dropout_p : {0.0, 0.4}) {
-      const Inputs in = make_inputs(dtype);
+      const SinkInputs in = make_inputs(dtype);
       const Result expected = with_extra_key(in, flags, dropout_p), got = with_sinks(in, flags, dropout_p);
       expect_near(got.out, expected.out, tolerance, "out");
       const char* names[] = {"query", "key", "value", "sinks"};
       for (size_t i = 0; i < 4; ++i)
         expect_near(got.gradients[i], expected.gradients[i], 10 * tolerance, names[i]);
-      for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t h = 0; h < kSinks; ++h) {
         EXPECT_EQ(got.lse.at({1, h, 4}), in.sinks.at({h}));  // a row without keys: the sink is all there is
         EXPECT_NEAR(got.lse.at({1, h, 5}), expected.lse.at({1, h, 5}), tolerance);
       }
@@ -203,9 +196,9 @@ TEST(AttentionSinksTest, SurviveTheMergeOfChunks) {
 
 TEST(AttentionSinksTest, EqualTheDefinition) {
   for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16}) {
-    const Inputs in = make_inputs(dtype);
+    const SinkInputs in = make_inputs(dtype);
     const auto by = [&](auto op) {
-      return run(in, [&](const Inputs& x, Tensor* lse) {
+      return run(in, [&](const SinkInputs& x, Tensor* lse) {
         return op(x.query, x.key, x.value, AttentionOptions{.mask = causal(), .sinks = x.sinks, .lse = lse},
                   ScoreMod());
       });
@@ -223,17 +216,17 @@ TEST(AttentionSinksTest, EqualTheDefinition) {
 }
 
 TEST(AttentionSinksTest, ZerosAddOneToTheSum) {
-  const Inputs in = make_inputs(Dtype::f32);
+  const SinkInputs in = make_inputs(Dtype::f32);
   Tensor lse;
   const Tensor plain = attention(in.query, in.key, in.value, {.lse = &lse}).detach();
-  const Tensor out = attention(in.query, in.key, in.value, {.sinks = Tensor::zeros({kHeads})}).detach();
-  const Tensor share = sigmoid(reshape(lse, {2, kHeads, kQueries, 1}));  // e^lse / (1 + e^lse)
+  const Tensor out = attention(in.query, in.key, in.value, {.sinks = Tensor::zeros({kSinks})}).detach();
+  const Tensor share = sigmoid(reshape(lse, {2, kSinks, kQueries, 1}));  // e^lse / (1 + e^lse)
   expect_near(out, mul(plain, share), 1e-6, "out");
 }
 
 TEST(AttentionSinksTest, OfMinusInfinityChangeNoBit) {
-  const Inputs in = make_inputs(Dtype::f32);
-  const Tensor none = Tensor::full({kHeads}, -kInf);
+  const SinkInputs in = make_inputs(Dtype::f32);
+  const Tensor none = Tensor::full({kSinks}, -kInf);
   Tensor lse, plain_lse;
   const Tensor out = attention(in.query, in.key, in.value, {.mask = causal(), .sinks = none, .lse = &lse});
   const Tensor plain = attention(in.query, in.key, in.value, {.mask = causal(), .lse = &plain_lse});
@@ -264,12 +257,12 @@ TEST(AttentionSinksTest, PackedRaggedAndThreadsGiveTheSameBits) {
 }
 
 TEST(AttentionSinksTest, CapturedWeightsLackTheirShare) {
-  const Inputs in = make_inputs(Dtype::f32);
+  const SinkInputs in = make_inputs(Dtype::f32);
   AttentionCapture capture;
   Tensor lse;
   attention(in.query, in.key, in.value, {.sinks = in.sinks, .capture = &capture, .lse = &lse});
   const Tensor sums = sum(capture.weights, 3);
-  for (int64_t h = 0; h < kHeads; ++h) {
+  for (int64_t h = 0; h < kSinks; ++h) {
     const double sink = std::exp(in.sinks.at({h}) - lse.at({0, h, 2}));
     EXPECT_NEAR(sums.at({0, h, 2}), 1 - sink, 1e-5);
   }
@@ -278,7 +271,7 @@ TEST(AttentionSinksTest, CapturedWeightsLackTheirShare) {
 // The entropy is that of the whole distribution, and so are its gradients.
 TEST(AttentionSinksTest, EntropyCountsThem) {
   for (const Dtype dtype : {Dtype::f64, Dtype::f32}) {
-    const Inputs in = make_inputs(dtype);
+    const SinkInputs in = make_inputs(dtype);
     const double tolerance = dtype == Dtype::f64 ? 1e-12 : 2e-5;
     AttentionCapture of_key{.want_weights = false, .want_entropy = true}, of_sink = of_key;
     const Result expected = with_extra_key(in, make_flags(), 0, &of_key);
@@ -291,11 +284,11 @@ TEST(AttentionSinksTest, EntropyCountsThem) {
 }
 
 TEST(AttentionSinksTest, WrongOnesAreNamed) {
-  const Inputs in = make_inputs(Dtype::f32);
+  const SinkInputs in = make_inputs(Dtype::f32);
   const auto call = [&](const Tensor& sinks) { attention(in.query, in.key, in.value, {.sinks = sinks}); };
   EXPECT_THROW(call(Tensor::zeros({3})), ShapeError);
-  EXPECT_THROW(call(Tensor::zeros({2, kHeads})), ShapeError);
-  EXPECT_THROW(call(Tensor::zeros({kHeads}, Dtype::f64)), DtypeError);
+  EXPECT_THROW(call(Tensor::zeros({2, kSinks})), ShapeError);
+  EXPECT_THROW(call(Tensor::zeros({kSinks}, Dtype::f64)), DtypeError);
 }
 
 }  // namespace

@@ -11,29 +11,20 @@
 
 #include "multihead/core/checksum.h"
 #include "multihead/core/error.h"
+#include "multihead/testing/files.h"
 
 namespace multihead::text {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-template <class Error, class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-class CorpusFileTest : public testing::Test {
+class CorpusFileTest : public ::testing::Test {
  protected:
   CorpusFileTest() {
-    folder_ = fs::path(testing::TempDir()) /
-              (std::string("corpus_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = fs::path(::testing::TempDir()) /
+              (std::string("corpus_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
@@ -66,9 +57,9 @@ TEST_F(CorpusFileTest, ReadsTextWithoutByteOrderMark) {
 }
 
 TEST_F(CorpusFileTest, BadFilesSayWhatIsWrong) {
-  const auto io = [&](const fs::path& path) { return error_of<IoError>([&] { read_text(path); }); };
+  const auto io = [&](const fs::path& path) { return message_of<IoError>([&] { read_text(path); }); };
   const auto format = [&](const std::string& bytes) {
-    return error_of<FormatError>([&] { read_text(put("bad", bytes)); });
+    return message_of<FormatError>([&] { read_text(put("bad", bytes)); });
   };
   EXPECT_THAT(io(folder_ / "none"), HasSubstr("none\": No such file or directory"));
   EXPECT_THAT(io(folder_), HasSubstr("it is a folder"));
@@ -79,7 +70,7 @@ TEST_F(CorpusFileTest, BadFilesSayWhatIsWrong) {
   EXPECT_THAT(format("\xFF\xFEh"), HasSubstr("this is UTF-16; make it plain text in UTF-8 first (iconv"));
   EXPECT_THAT(format("\x1F\x8B\x08"), HasSubstr("this is compressed (gzip); make it plain text"));
   EXPECT_THAT(format("PK\x03\x04"), HasSubstr("this is a ZIP archive"));
-  EXPECT_THAT(error_of<FormatError>([&] { check_plain("\xFE\xFF\x00h", "stdin"); }),
+  EXPECT_THAT(message_of<FormatError>([&] { check_plain("\xFE\xFF\x00h", "stdin"); }),
               HasSubstr("stdin: this is UTF-16"));
   EXPECT_THAT(format("one\ntwo\xE2\x82\n"),
               HasSubstr("not valid UTF-8: byte \"\\xe2\" at offset 7 (line 2)"));
@@ -87,16 +78,16 @@ TEST_F(CorpusFileTest, BadFilesSayWhatIsWrong) {
 
 TEST_F(CorpusFileTest, ReadsPairs) {
   const ParallelText pairs = read_pairs(put("p.tsv", "a b\tc\r\n\xC3\xA9\td e"));
-  EXPECT_THAT(pairs.source, testing::ElementsAre("a b", "\xC3\xA9"));
-  EXPECT_THAT(pairs.target, testing::ElementsAre("c", "d e"));
+  EXPECT_THAT(pairs.source, ::testing::ElementsAre("a b", "\xC3\xA9"));
+  EXPECT_THAT(pairs.target, ::testing::ElementsAre("c", "d e"));
   // Files that editors leave are no part of the data.
   for (const char* bytes : {"a\tb\nc\td\n\n", "\xEF\xBB\xBF\r\na\tb\r\n\r\nc\td\r\n", "a\tb\n  \nc\td"}) {
     const ParallelText same = read_pairs(put("same.tsv", bytes));
-    EXPECT_THAT(same.source, testing::ElementsAre("a", "c")) << bytes;
-    EXPECT_THAT(same.target, testing::ElementsAre("b", "d")) << bytes;
+    EXPECT_THAT(same.source, ::testing::ElementsAre("a", "c")) << bytes;
+    EXPECT_THAT(same.target, ::testing::ElementsAre("b", "d")) << bytes;
   }
   const auto error = [&](const std::string& bytes) {
-    return error_of<FormatError>([&] { read_pairs(put("bad.tsv", bytes)); });
+    return message_of<FormatError>([&] { read_pairs(put("bad.tsv", bytes)); });
   };
   EXPECT_THAT(error("a\tb\nc\n"), HasSubstr("line 2 must have two columns, source and target, got 1"));
   EXPECT_THAT(error("a\tb\tc\n"), HasSubstr("line 1 must have two columns, source and target, got 3"));
@@ -143,16 +134,16 @@ TEST(SplitCorpusTest, BlocksCoverTheTextOnceAndKeepCharactersWhole) {
 
 TEST(SplitCorpusTest, BadOptions) {
   for (double share : {0.0, 1.0, -0.1, 1.5, std::nan("")})
-    EXPECT_THAT(error_of<ValueError>([&] { split_corpus("abcdefghij", {.validation = share}); }),
+    EXPECT_THAT(message_of<ValueError>([&] { split_corpus("abcdefghij", {.validation = share}); }),
                 HasSubstr("share in (0, 1)"));
-  EXPECT_THAT(error_of<ValueError>([] { split_corpus("abc", {.blocks = 0}); }),
+  EXPECT_THAT(message_of<ValueError>([] { split_corpus("abc", {.blocks = 0}); }),
               HasSubstr("blocks must be >= 1"));
-  EXPECT_THAT(error_of<ValueError>([] { split_corpus("abc"); }), HasSubstr("too short"));
-  EXPECT_THAT(error_of<ValueError>([] {  // at once
+  EXPECT_THAT(message_of<ValueError>([] { split_corpus("abc"); }), HasSubstr("too short"));
+  EXPECT_THAT(message_of<ValueError>([] {  // at once
                 split_corpus("abcdefghij", {.blocks = std::numeric_limits<int64_t>::max()});
               }),
               HasSubstr("too short"));
-  EXPECT_THAT(error_of<ValueError>([] { split_corpus("abc", {.validation = 0.5, .blocks = 3}); }),
+  EXPECT_THAT(message_of<ValueError>([] { split_corpus("abc", {.validation = 0.5, .blocks = 3}); }),
               HasSubstr("too short"));
   const TextSplit bytes = split_corpus("\x80\x80\x80\x80\x80\x80\x80\x80\x80");  // not UTF-8: cut anywhere
   EXPECT_EQ(bytes.train[0].size(), 8u);
@@ -206,14 +197,14 @@ TEST_F(CorpusFileTest, EveryDamagedByteOfATokenFileIsFound) {
   writer.finish();
   const std::string whole = get(path);
   const auto open = [&](const std::string& bytes) {
-    return error_of<FormatError>([&] { TokenFile::open(put("x.tokens", bytes)); });
+    return message_of<FormatError>([&] { TokenFile::open(put("x.tokens", bytes)); });
   };
-  EXPECT_EQ(open(whole), "no error");
+  EXPECT_NO_THROW(TokenFile::open(path));
   for (size_t at = 0; at < whole.size(); ++at) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
-    EXPECT_NE(open(damaged), "no error") << at;
-    EXPECT_NE(open(whole.substr(0, at)), "no error") << at;
+    EXPECT_NE(open(damaged), "") << at;
+    EXPECT_NE(open(whole.substr(0, at)), "") << at;
   }
   EXPECT_THAT(open(whole.substr(0, 63)), HasSubstr("at least 64 bytes, got 63"));
   EXPECT_THAT(open("text" + whole), HasSubstr("does not start with MHTOKENS"));
@@ -237,7 +228,7 @@ TEST_F(CorpusFileTest, ATokenFileThatIsCutShortWhileOpenIsAnError) {
     std::vector<int32_t> tokens(100);
     file.tokens().copy(0, tokens);
     EXPECT_EQ(tokens, counting(100));
-    const std::string error = error_of<IoError>([&] { file.tokens().copy(30'000, tokens); });
+    const std::string error = message_of<IoError>([&] { file.tokens().copy(30'000, tokens); });
     EXPECT_THAT(error, HasSubstr("t.tokens"));
     EXPECT_THAT(error, HasSubstr("it ends at byte"));
     EXPECT_THROW(file.tokens().sub(30'000, 100)[7], IoError);
@@ -267,10 +258,10 @@ TEST_F(CorpusFileTest, PiecesOfATextAreTheText) {
       EXPECT_EQ(ids, bpe.encode(all, {.add_template = false})) << size;
     }
   }
-  EXPECT_THAT(error_of<FormatError>([&] { TextPieces(put("e.txt", mark), bpe); }),
+  EXPECT_THAT(message_of<FormatError>([&] { TextPieces(put("e.txt", mark), bpe); }),
               HasSubstr("byte order mark"));
   TextPieces bad(put("b.txt", "a cat\na dog \xFF"), bpe, 4);
-  EXPECT_THAT(error_of<FormatError>([&] {
+  EXPECT_THAT(message_of<FormatError>([&] {
                 for (int64_t i = 0; i < bad.count(); ++i) bad.read(bad.range(i));
               }),
               HasSubstr("line 2"));
@@ -290,7 +281,7 @@ TEST_F(CorpusFileTest, AListOfTokenFilesIsOneCorpus) {
   const fs::path list = folder_ / "list";
   TokenFiles::write_list(list, names);
   EXPECT_TRUE(TokenFiles::is_one(list) && TokenFiles::is_one(names[0]));
-  EXPECT_THAT(read_file(list), testing::EndsWith(" c\n"));  // beside the list
+  EXPECT_THAT(read_file(list), ::testing::EndsWith(" c\n"));  // beside the list
   const TokenFiles files = TokenFiles::open(list);
   files.verify();
   EXPECT_EQ(files.tokens().size(), 60);
@@ -307,7 +298,7 @@ TEST_F(CorpusFileTest, AListOfTokenFilesIsOneCorpus) {
 
   const std::string text = read_file(list);
   const auto error = [&](const std::string& content) {
-    return error_of<FormatError>([&] { TokenFiles::open(put("other", content)); });
+    return message_of<FormatError>([&] { TokenFiles::open(put("other", content)); });
   };
   EXPECT_THAT(error(text + "nonsense\n"), HasSubstr("line 6: expected 16 hexadecimal digits"));
   EXPECT_THAT(error(text.substr(0, 23)), HasSubstr("no files"));
@@ -315,7 +306,7 @@ TEST_F(CorpusFileTest, AListOfTokenFilesIsOneCorpus) {
   changed[24] = changed[24] == '0' ? '1' : '0';
   EXPECT_THAT(error(changed), HasSubstr("line 2: \"" + names[0] + "\" has the checksum"));
   const std::string strange = write("d", 5, 0, 6);
-  EXPECT_THAT(error_of<FormatError>([&] {
+  EXPECT_THAT(message_of<FormatError>([&] {
                 TokenFiles::write_list(list, {names[0], strange});
               }),
               HasSubstr("another tokenizer"));
@@ -327,7 +318,7 @@ TEST_F(CorpusFileTest, AListOfTokenFilesIsOneCorpus) {
   put("c", damaged);  // which the header does not show
   const TokenFiles again = TokenFiles::open(list);
   again.verify(0, 2);
-  EXPECT_THAT(error_of<FormatError>([&] { again.verify(1, 2); }), HasSubstr("/c: the tokens are corrupt"));
+  EXPECT_THAT(message_of<FormatError>([&] { again.verify(1, 2); }), HasSubstr("/c: the tokens are corrupt"));
   EXPECT_THROW(TokenFiles::write_list(list, {}), ValueError);
   EXPECT_THROW(TokenFiles::write_list(list, {(folder_ / "none").string()}), IoError);
 }

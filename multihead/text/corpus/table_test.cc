@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-class TableTest : public testing::Test {
+class TableTest : public ::testing::Test {
  protected:
   std::string put(const std::string& name, const std::string& content) {
     const std::string path = folder_ / name;

@@ -24,13 +24,13 @@ Tokenizer loaded(const Files& files) {
   return Tokenizer::load(folder.path());
 }
 
-constexpr char kWords[] =
+constexpr char kCasedWords[] =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\nCat\ncaf\xC3\xA9\ncafe\n\xE4\xB8\xAD\n\xE5\x9B\xBD\n"
     "\xE4\xB8\xAD\xE5\x9B\xBD\n";
 
 // A tokenizer.json of these words that keeps or lowers capitals.
 std::string bert_json(bool lowers) {
-  return loaded({{"vocab.txt", kWords},
+  return loaded({{"vocab.txt", kCasedWords},
                  {"tokenizer_config.json", lowers ? "{}" : R"({"do_lower_case": false})"}})
       .to_json();
 }
@@ -234,7 +234,7 @@ TEST(OverridesTest, SpecialTokensAreSplitAndSpacesCleanedUpOnRequest) {
   const Tokenizer again = Tokenizer::from_contents(split.to_json(), split.config_json());
   EXPECT_EQ(again.encode("[SEP]", {.parse_special = true}).size(), 5u);
 
-  const std::string words = std::string(kWords) + "'\ns\n.\ndo\nnot\n";
+  const std::string words = std::string(kCasedWords) + "'\ns\n.\ndo\nnot\n";
   const auto decoded = [&](const char* config) {
     const Tokenizer t = loaded({{"vocab.txt", words}, {"tokenizer_config.json", config}});
     return t.decode(t.encode("the cat's do not."), {.skip_special = true});

@@ -12,14 +12,16 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
+#include "multihead/testing/files.h"
+#include "multihead/text/testing-inl.h"
 
 namespace multihead::text {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-constexpr char kText[] =
+constexpr char kMixedText[] =
     "The cat sat on the mat. The dog didn't; it's the dog that'll sit.\n  El ni\xC3\xB1o, 12345 "
     "\xE7\x8C\xAB\n";
 
@@ -31,25 +33,9 @@ std::string read(const std::filesystem::path& path) {
 }
 
 std::filesystem::path fresh_folder(const char* name) {
-  const auto path = std::filesystem::path(testing::TempDir()) / (std::string("text_tokenizer_") + name);
+  const auto path = std::filesystem::path(::testing::TempDir()) / (std::string("text_tokenizer_") + name);
   std::filesystem::remove_all(path);
   return path;
-}
-
-std::vector<int32_t> ids_of(const Json& json) {
-  std::vector<int32_t> ids;
-  for (const Json& id : json.items()) ids.push_back(static_cast<int32_t>(id.as_int()));
-  return ids;
-}
-
-template <class Error, class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 std::string random_bytes(std::mt19937& rng, size_t size) {
@@ -82,11 +68,11 @@ std::string random_bytes(std::mt19937& rng, size_t size) {
 
 // Tokenizers trained by Hugging Face, and the ids they gave. Made by tools/goldens/text_tokenizers.py.
 TEST(TokenizerGolden, IdsEqualHuggingFace) {
-  const Json golden = Json::parse(read(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/tokenizers.json"));
-  const auto& texts = golden.at("texts").items();
+  const Json json = golden("tokenizers.json");
+  const auto& texts = json.at("texts").items();
   ASSERT_GE(texts.size(), 15u);
-  ASSERT_GE(golden.at("cases").size(), 12u);
-  for (const Json& one : golden.at("cases").items()) {
+  ASSERT_GE(json.at("cases").size(), 12u);
+  for (const Json& one : json.at("cases").items()) {
     const std::string& name = one.at("name").as_string();
     const Tokenizer tokenizer = Tokenizer::from_json(one.at("tokenizer").dump(), name);
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -99,17 +85,17 @@ TEST(TokenizerGolden, IdsEqualHuggingFace) {
 }
 
 TEST(TokenizerGolden, TrainingEqualsHuggingFace) {
-  const Json golden = Json::parse(read(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/tokenizers.json"));
-  const Json& theirs = golden.at("cases").at(size_t{0});
+  const Json json = golden("tokenizers.json");
+  const Json& theirs = json.at("cases").at(size_t{0});
   ASSERT_EQ(theirs.at("name").as_string(), "gpt2");
   const Tokenizer ours = Tokenizer::train_bpe(
-      golden.at("corpus").as_string(),
+      json.at("corpus").as_string(),
       {.vocab_size = 330, .min_frequency = 0, .special = {.bos = "<|endoftext|>", .eos = "<|begin|>"}});
   EXPECT_EQ(Json::parse(ours.to_json()).at("model").dump(), theirs.at("tokenizer").at("model").dump());
 }
 
 TEST(TokenizerTest, BytePairsGiveBackAnyBytes) {
-  const Tokenizer tokenizer = Tokenizer::train_bpe(kText, {.vocab_size = 300});
+  const Tokenizer tokenizer = Tokenizer::train_bpe(kMixedText, {.vocab_size = 300});
   std::mt19937 rng(7);
   for (size_t size : {0, 1, 2, 3, 31, 32, 33, 34, 1000, 20011}) {
     const std::string text = random_bytes(rng, size);
@@ -124,11 +110,11 @@ TEST(TokenizerTest, BytePairsGiveBackAnyBytes) {
 }
 
 TEST(TokenizerTest, SpecialTokensInTextAreTextUnlessAsked) {
-  const Tokenizer tokenizer = Tokenizer::train_bpe(kText, {.vocab_size = 280});
+  const Tokenizer tokenizer = Tokenizer::train_bpe(kMixedText, {.vocab_size = 280});
   const int32_t eos = tokenizer.eos_id().value();
   EXPECT_EQ(eos, 0);
   EXPECT_TRUE(tokenizer.is_special(eos));
-  EXPECT_THAT(tokenizer.encode("<|endoftext|>"), testing::Not(testing::Contains(eos)));
+  EXPECT_THAT(tokenizer.encode("<|endoftext|>"), ::testing::Not(::testing::Contains(eos)));
   EXPECT_THAT(tokenizer.encode("<|endoftext|>", {.parse_special = true}), ElementsAre(eos));
   const auto ids = tokenizer.encode("a<|endoftext|>b", {.parse_special = true});
   EXPECT_EQ(tokenizer.decode(ids), "a<|endoftext|>b");
@@ -137,7 +123,8 @@ TEST(TokenizerTest, SpecialTokensInTextAreTextUnlessAsked) {
 
 TEST(TokenizerTest, RolesMayShareATokenAndComeFirst) {
   const Tokenizer tokenizer = Tokenizer::train_bpe(
-      kText, {.vocab_size = 262, .special = {.bos = "<s>", .eos = "</s>", .pad = "</s>", .others = {"<x>"}}});
+      kMixedText,
+      {.vocab_size = 262, .special = {.bos = "<s>", .eos = "</s>", .pad = "</s>", .others = {"<x>"}}});
   EXPECT_EQ(tokenizer.bos_id(), 0);
   EXPECT_EQ(tokenizer.eos_id(), 1);
   EXPECT_EQ(tokenizer.pad_id(), 1);
@@ -161,9 +148,9 @@ TEST(TokenizerTest, CharactersAreSortedByCodePoint) {
 
 TEST(TokenizerTest, UnknownCharactersAreAnErrorOrTheUnknownToken) {
   const Tokenizer strict = Tokenizer::train_characters("abc");
-  EXPECT_THAT(error_of<ValueError>([&] { strict.encode("abc\xC3\xA9"); }),
-              testing::AllOf(HasSubstr("\"\xC3\xA9\" (U+00E9) at offset 3"), HasSubstr("not among the 3")));
-  EXPECT_THAT(error_of<ValueError>([&] { strict.encode("ab\xFF"); }),
+  EXPECT_THAT(message_of<ValueError>([&] { strict.encode("abc\xC3\xA9"); }),
+              ::testing::AllOf(HasSubstr("\"\xC3\xA9\" (U+00E9) at offset 3"), HasSubstr("not among the 3")));
+  EXPECT_THAT(message_of<ValueError>([&] { strict.encode("ab\xFF"); }),
               HasSubstr("UTF-8 only, got byte \"\\xff\""));
   const Tokenizer lenient = Tokenizer::train_characters("abc", {.special = {.unk = "<unk>"}});
   EXPECT_THAT(lenient.encode("a\xC3\xA9"
@@ -174,14 +161,15 @@ TEST(TokenizerTest, UnknownCharactersAreAnErrorOrTheUnknownToken) {
 
 TEST(TokenizerTest, SavedAndLoadedIsTheSame) {
   const Tokenizer bpe =
-      Tokenizer::train_bpe(kText, {.vocab_size = 290, .special = {.eos = "<e>", .pad = "<p>"}});
-  const Tokenizer characters = Tokenizer::train_characters(kText, {.special = {.eos = "<e>", .unk = "<u>"}});
+      Tokenizer::train_bpe(kMixedText, {.vocab_size = 290, .special = {.eos = "<e>", .pad = "<p>"}});
+  const Tokenizer characters =
+      Tokenizer::train_characters(kMixedText, {.special = {.eos = "<e>", .unk = "<u>"}});
   for (const Tokenizer& tokenizer : {bpe, characters}) {
     const auto folder = fresh_folder("save") / "deep";
     tokenizer.save(folder);
     const Tokenizer loaded = Tokenizer::load(folder);
     EXPECT_EQ(loaded.fingerprint(), tokenizer.fingerprint());
-    EXPECT_EQ(loaded.encode(kText), tokenizer.encode(kText));
+    EXPECT_EQ(loaded.encode(kMixedText), tokenizer.encode(kMixedText));
     EXPECT_EQ(loaded.kind(), tokenizer.kind());
     EXPECT_EQ(loaded.eos_id(), tokenizer.eos_id());
     EXPECT_EQ(loaded.pad_id(), tokenizer.pad_id());
@@ -189,15 +177,15 @@ TEST(TokenizerTest, SavedAndLoadedIsTheSame) {
     EXPECT_EQ(loaded.to_json(), tokenizer.to_json());
     loaded.save(folder / "again.json");
     EXPECT_EQ(read(folder / "again.json"), read(folder / "tokenizer.json"));
-    EXPECT_EQ(Tokenizer::load(folder / "tokenizer.json").encode(kText), tokenizer.encode(kText));
+    EXPECT_EQ(Tokenizer::load(folder / "tokenizer.json").encode(kMixedText), tokenizer.encode(kMixedText));
   }
   EXPECT_NE(bpe.fingerprint(), characters.fingerprint());
-  EXPECT_NE(bpe.fingerprint(), Tokenizer::train_bpe(kText, {.vocab_size = 289}).fingerprint());
+  EXPECT_NE(bpe.fingerprint(), Tokenizer::train_bpe(kMixedText, {.vocab_size = 289}).fingerprint());
 }
 
 TEST(TokenizerTest, SavingOverACopyOfItselfKeepsNoTemporaryFile) {
   const auto folder = fresh_folder("atomic");
-  const Tokenizer tokenizer = Tokenizer::train_bpe(kText, {.vocab_size = 270});
+  const Tokenizer tokenizer = Tokenizer::train_bpe(kMixedText, {.vocab_size = 270});
   tokenizer.save(folder);
   tokenizer.save(folder);
   std::set<std::string> names;
@@ -207,30 +195,32 @@ TEST(TokenizerTest, SavingOverACopyOfItselfKeepsNoTemporaryFile) {
 
 TEST(TokenizerTest, FilesThatCannotBeReadOrWritten) {
   const auto folder = fresh_folder("errors");
-  EXPECT_THAT(error_of<IoError>([&] { Tokenizer::load(folder / "missing.json"); }),
+  EXPECT_THAT(message_of<IoError>([&] { Tokenizer::load(folder / "missing.json"); }),
               HasSubstr("missing.json\": No such file"));
   std::filesystem::create_directories(folder / "empty");
-  EXPECT_THAT(error_of<IoError>([&] { Tokenizer::load(folder / "empty"); }), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(message_of<IoError>([&] { Tokenizer::load(folder / "empty"); }), HasSubstr("tokenizer.json"));
   std::ofstream(folder / "file") << "x";
   const Tokenizer tokenizer = Tokenizer::train_characters("ab");
-  EXPECT_THAT(error_of<IoError>([&] { tokenizer.save(folder / "file"); }), HasSubstr("cannot create folder"));
-  EXPECT_THAT(error_of<IoError>([&] { tokenizer.save(folder / "no" / "t.json"); }),
+  EXPECT_THAT(message_of<IoError>([&] { tokenizer.save(folder / "file"); }),
+              HasSubstr("cannot create folder"));
+  EXPECT_THAT(message_of<IoError>([&] { tokenizer.save(folder / "no" / "t.json"); }),
               HasSubstr("cannot create"));
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(error_of<IoError>([&] { Tokenizer::load(folder / "pipe"); }), HasSubstr("regular file"));
+  EXPECT_THAT(message_of<IoError>([&] { Tokenizer::load(folder / "pipe"); }), HasSubstr("regular file"));
 }
 
 TEST(TokenizerTest, BadArguments) {
-  EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_bpe(""); }), HasSubstr("text must not be empty"));
-  EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_bpe("a", {.vocab_size = 256}); }),
+  EXPECT_THAT(message_of<ValueError>([] { Tokenizer::train_bpe(""); }), HasSubstr("text must not be empty"));
+  EXPECT_THAT(message_of<ValueError>([] { Tokenizer::train_bpe("a", {.vocab_size = 256}); }),
               HasSubstr("at least 257 (256 bytes and 1 special tokens)"));
-  EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_bpe("a", {.special = {.eos = "a"}}); }),
+  EXPECT_THAT(message_of<ValueError>([] { Tokenizer::train_bpe("a", {.special = {.eos = "a"}}); }),
               HasSubstr("longer than one character"));
-  EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_characters("ab", {.special = {.eos = "a"}}); }),
+  EXPECT_THAT(message_of<ValueError>([] { Tokenizer::train_characters("ab", {.special = {.eos = "a"}}); }),
               HasSubstr("is a character of the text"));
-  EXPECT_THAT(error_of<ValueError>([] { Tokenizer::train_characters("a\xE2\x82"); }), HasSubstr("offset 1"));
+  EXPECT_THAT(message_of<ValueError>([] { Tokenizer::train_characters("a\xE2\x82"); }),
+              HasSubstr("offset 1"));
   const Tokenizer tokenizer = Tokenizer::train_characters("ab");
-  EXPECT_THAT(error_of<ValueError>([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 tokenizer.decode(std::vector<int32_t>{0, -1});
               }),
               HasSubstr("id must be in [0, 2), got -1"));
@@ -240,12 +230,12 @@ TEST(TokenizerTest, BadArguments) {
 
 TEST(TokenizerTest, SafeCutsDoNotChangeTheIds) {
   std::mt19937 rng(3);
-  const Tokenizer bpe = Tokenizer::train_bpe(kText + std::string("x    y     z \n \n  "),
+  const Tokenizer bpe = Tokenizer::train_bpe(kMixedText + std::string("x    y     z \n \n  "),
                                              {.vocab_size = 320, .min_frequency = 1});
-  const Tokenizer characters = Tokenizer::train_characters(kText);
+  const Tokenizer characters = Tokenizer::train_characters(kMixedText);
   int cuts = 0;
   for (int round = 0; round < 200; ++round) {
-    const std::string noise = random_bytes(rng, 60), plain = kText;
+    const std::string noise = random_bytes(rng, 60), plain = kMixedText;
     for (const Tokenizer* tokenizer : {&bpe, &characters}) {
       const std::string& text = tokenizer == &bpe ? noise : plain;
       const size_t at = tokenizer->safe_cut(text, 1 + rng() % text.size());
@@ -271,10 +261,10 @@ TEST(TokenizerTest, CompleteUtf8KeepsTheStartOfACharacterBack) {
 TEST(TokenizerTest, CopiesShareAndOutlive) {
   Tokenizer copy = Tokenizer::train_characters("x");
   {
-    const Tokenizer original = Tokenizer::train_bpe(kText, {.vocab_size = 280});
+    const Tokenizer original = Tokenizer::train_bpe(kMixedText, {.vocab_size = 280});
     copy = original;
   }
-  EXPECT_EQ(copy.decode(copy.encode(kText)), kText);
+  EXPECT_EQ(copy.decode(copy.encode(kMixedText)), kMixedText);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "multihead/core/files.h"
 #include "multihead/core/text/json.h"
 #include "multihead/testing/files.h"
+#include "multihead/text/testing-inl.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 
 namespace multihead::text {
@@ -20,10 +21,7 @@ using ::testing::ThrowsMessage;
 
 // Made by tools/goldens/text_tokenizers.py.
 const std::string& corpus() {
-  static const std::string text =
-      Json::parse(read_file(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/tokenizers.json"))
-          .at("corpus")
-          .as_string();
+  static const std::string text = golden("tokenizers.json").at("corpus").as_string();
   return text;
 }
 
@@ -86,7 +84,7 @@ TEST(TrainUnigramTest, LongWordsTakeLinearTime) {
 
 // Marian: ids of the pieces from vocab.json, whoever cuts the text.
 TEST(MarianTest, TheFolderGivesPiecesTheirIds) {
-  const std::string model = read_file(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/unigram.model");
+  const std::string model = read_file(kTestdata + "unigram.model");
   const TemporaryFolder folder;
   write_file_atomically(folder / "source.spm", model);
   write_file_atomically(folder / "target.spm", model);

@@ -23,7 +23,7 @@ struct Recorder : Observer {
   void on_warning(const std::string& message) override { warnings.push_back(message); }
 };
 
-class Seq2SeqRunTest : public testing::Test {
+class Seq2SeqRunTest : public ::testing::Test {
  protected:
   Seq2SeqRunTest() : root_(fs::temp_directory_path() / concat("multihead_seq2seq_", getpid())) {
     fs::create_directories(root_);

@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-class TunedLanguageModelTest : public testing::Test {
+class TunedLanguageModelTest : public ::testing::Test {
  protected:
   TunedLanguageModelTest() {
     std::ofstream text(root_ / "text.txt");

@@ -2,14 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
-#include "multihead/core/error.h"
 #include "multihead/kernels/attention/attention.h"
 #include "multihead/kernels/attention/decode/int8_rows.h"
-#include "multihead/testing/attention_case.h"
+#include "multihead/kernels/attention/testing-inl.h"
+#include "multihead/testing/everywhere.h"
 
 namespace multihead {
 namespace {
@@ -17,18 +16,14 @@ namespace {
 using kernels::Isa;
 using testing::AttentionCase;
 using testing::CaseOptions;
-
-struct IsaGuard {
-  Isa before = kernels::current_isa();
-  ~IsaGuard() { kernels::set_isa(before); }
-};
+using testing::same_bits;
 
 struct Size {
   int64_t group, queries, keys, head_dim, value_dim;
 };
 
 // 1 to 8 rows, ends inside runs of 16 keys and blocks of 256, dimensions on and off multiples of 32 and 64.
-std::vector<CaseOptions> cases() {
+std::vector<CaseOptions> few_rows() {
   const Size sizes[] = {{1, 1, 257, 64, 64},  {2, 1, 531, 128, 128}, {4, 1, 300, 128, 64},
                         {8, 1, 271, 48, 112}, {3, 1, 1025, 16, 16},  {5, 1, 15, 256, 256},
                         {1, 7, 97, 80, 48},   {2, 3, 512, 32, 240},  {1, 1, 1, 16, 32}};
@@ -46,24 +41,14 @@ std::vector<CaseOptions> cases() {
   return list;
 }
 
-std::string describe(const CaseOptions& o) {
-  return concat("heads ", o.heads, " queries ", o.queries, " keys ", o.keys, " dims ", o.head_dim, " ",
-                o.value_dim, " window ", o.window_left);
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
 // A mask that keeps everything takes the tiles.
 TEST(AttentionDecodeTest, F32HasTheBitsOfTheTiles) {
-  const IsaGuard guard;
+  const testing::EverywhereScope scope;
   const uint8_t all = 1;
   for (const Isa isa : {Isa::avx2, Isa::avx512}) {
     if (kernels::best_isa() < isa) continue;
     kernels::set_isa(isa);
-    for (const CaseOptions& o : cases()) {
+    for (const CaseOptions& o : few_rows()) {
       SCOPED_TRACE(describe(o));
       AttentionCase c(o);
       const auto few = c.fused(false);
@@ -111,11 +96,11 @@ void expect_int8_is_its_numbers(const CaseOptions& o) {
 }
 
 TEST(AttentionDecodeTest, Int8HasTheBitsOfTheNumbersItStandsFor) {
-  const IsaGuard guard;
+  const testing::EverywhereScope scope;
   for (const Isa isa : kernels::kIsas) {
     if (kernels::best_isa() < isa) continue;
     kernels::set_isa(isa);
-    for (CaseOptions o : cases()) {
+    for (CaseOptions o : few_rows()) {
       if (isa == Isa::baseline && o.head_dim > 48) continue;  // slow
       SCOPED_TRACE(describe(o));
       expect_int8_is_its_numbers(o);
@@ -144,7 +129,7 @@ TEST(AttentionDecodeTest, RowsOfInt8AreNearestAndKeepWhatIsNotFinite) {
 // bf16 values that are exact in f32, so that only the output is rounded.
 TEST(AttentionDecodeTest, WidenedBrainFloatHasTheBitsOfF32) {
   kernels::set_bf16_dots(false);
-  for (const CaseOptions& o : cases()) {
+  for (const CaseOptions& o : few_rows()) {
     SCOPED_TRACE(describe(o));
     AttentionCase c(o);
     const auto round = [](std::vector<float>& x) {

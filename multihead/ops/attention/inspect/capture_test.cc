@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/testing-inl.h"
 #include "multihead/ops/elementwise.h"
 
 namespace multihead {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class AttentionCaptureTest : public ::testing::TestWithParam<Dtype> {
  protected:

@@ -13,6 +13,7 @@
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/inspect/explain.h"
 #include "multihead/ops/attention/masks/mask_mod.h"
+#include "multihead/ops/attention/testing-inl.h"
 
 namespace multihead {
 namespace {
@@ -49,10 +50,6 @@ std::vector<std::string> seen(const Mask& mask, int64_t queries, int64_t keys) {
 }
 
 using Rows = std::vector<std::string>;
-
-Tensor ints(std::initializer_list<int64_t> values) {
-  return Tensor::of<int64_t>({static_cast<int64_t>(values.size())}, values);
-}
 
 TEST(MaskTest, CausalAlignsAtTheEnd) {
   EXPECT_EQ(seen(causal(), 2, 4), (Rows{"111.", "1111"}));

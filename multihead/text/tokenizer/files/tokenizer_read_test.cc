@@ -11,10 +11,10 @@
 namespace multihead::text {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-std::string error_of(const std::string& json) {
+std::string refused(const std::string& json) {
   try {
     Tokenizer::from_json(json, "t.json");
   } catch (const FormatError& error) {
@@ -42,7 +42,7 @@ std::string file(const Parts& p) {
 
 TEST(TokenizerReadTest, SmallestFileWorks) {
   const Tokenizer tokenizer = Tokenizer::from_json(file({}));
-  EXPECT_THAT(tokenizer.encode("abba"), testing::ElementsAre(2, 1, 0));
+  EXPECT_THAT(tokenizer.encode("abba"), ::testing::ElementsAre(2, 1, 0));
   EXPECT_THROW(tokenizer.encode("c"), ValueError);  // no token for this byte
 }
 
@@ -55,7 +55,7 @@ std::string accents(const std::string& normalizer, const std::string& added = "[
 }
 
 TEST(TokenizerReadTest, TextIsNormalisedFirst) {
-  using testing::ElementsAre;
+  using ::testing::ElementsAre;
   const std::string composed = "\xC3\xA9", apart = "e\xCC\x81";
   for (const char* form : {R"({"type":"NFC"})", R"({"type":"Sequence","normalizers":[{"type":"NFKC"}]})"}) {
     const Tokenizer tokenizer = Tokenizer::from_json(accents(form));
@@ -70,7 +70,7 @@ TEST(TokenizerReadTest, TextIsNormalisedFirst) {
 }
 
 TEST(TokenizerReadTest, AddedTokensAreFoundAsGivenOrNormalised) {
-  using testing::ElementsAre;
+  using ::testing::ElementsAre;
   const std::string composed = "\xC3\xA9", apart = "e\xCC\x81";
   const auto with = [&](const char* flag) {
     return Tokenizer::from_json(
@@ -94,43 +94,43 @@ TEST(TokenizerReadTest, TemplatesStayAsSmallAsTheirFile) {
   };
   EXPECT_EQ(Tokenizer::from_json(with_template(3, 2)).encode("b").size(), 7u);
   EXPECT_EQ(Tokenizer::from_json(with_template(40, 40)).encode("b").size(), 1601u);
-  EXPECT_THAT(error_of(with_template(1000, 1000)), HasSubstr("expand to more ids than the file has bytes"));
+  EXPECT_THAT(refused(with_template(1000, 1000)), HasSubstr("expand to more ids than the file has bytes"));
 }
 
 TEST(TokenizerReadTest, Vocabulary) {
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":1})"})),
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":1})"})),
               AllOf(HasSubstr("t.json: id 1 is given to both"), HasSubstr("\"b\""), HasSubstr("\"ab\"")));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":3})"})),
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":3})"})),
               HasSubstr("gap: no token has id 2, the next is \"ab\" with 3"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":1,"b":2,"ab":3})"})), HasSubstr("no token has id 0"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":2147483648})"})),
+  EXPECT_THAT(refused(file({.vocab = R"({"a":1,"b":2,"ab":3})"})), HasSubstr("no token has id 0"));
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":2147483648})"})),
               HasSubstr("model.vocab[\"ab\"]: id must be in [0, 2147483647), got 2147483648"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":18446744073709551617})"})),
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":18446744073709551617})"})),
               HasSubstr("integer id"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":-1})"})), HasSubstr("got -1"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":2.5})"})),
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":-1})"})), HasSubstr("got -1"));
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":2.5})"})),
               HasSubstr("must be an integer id, got a number"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"ab":"2"})"})), HasSubstr("got a string"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"":2})"})), HasSubstr("must not be empty"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"a":0,"b":1,"a":2})"})), HasSubstr("\"a\""));
-  EXPECT_THAT(error_of(file({.vocab = "[]"})), HasSubstr("model.vocab must be an object, got an array"));
-  EXPECT_THAT(error_of(file({.vocab = "{}", .merges = "[]"})), HasSubstr("model.vocab is empty"));
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"ab":"2"})"})), HasSubstr("got a string"));
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"":2})"})), HasSubstr("must not be empty"));
+  EXPECT_THAT(refused(file({.vocab = R"({"a":0,"b":1,"a":2})"})), HasSubstr("\"a\""));
+  EXPECT_THAT(refused(file({.vocab = "[]"})), HasSubstr("model.vocab must be an object, got an array"));
+  EXPECT_THAT(refused(file({.vocab = "{}", .merges = "[]"})), HasSubstr("model.vocab is empty"));
 }
 
 TEST(TokenizerReadTest, Merges) {
-  EXPECT_THAT(error_of(file({.merges = R"([["a","x"]])"})),
+  EXPECT_THAT(refused(file({.merges = R"([["a","x"]])"})),
               HasSubstr("model.merges[0]: \"x\" is not in the vocabulary"));
-  EXPECT_THAT(error_of(file({.merges = R"([["a","b"],["b","a"]])"})),
+  EXPECT_THAT(refused(file({.merges = R"([["a","b"],["b","a"]])"})),
               HasSubstr("model.merges[1]: \"ba\" is not"));
   for (const char* bad : {R"(["ab"])", R"(["a b c"])", R"([" b"])", R"(["a "])", R"([["a"]])",
                           R"([["a","b","a"]])", R"([[0,1]])", "[7]", "[null]"})
-    EXPECT_THAT(error_of(file({.merges = bad})), HasSubstr("model.merges[0] must be two pieces")) << bad;
-  EXPECT_THAT(error_of(file({.merges = "{}"})), HasSubstr("model.merges must be an array, got an object"));
-  EXPECT_EQ(error_of(file({.merges = R"(["a b"])"})), "accepted");
+    EXPECT_THAT(refused(file({.merges = bad})), HasSubstr("model.merges[0] must be two pieces")) << bad;
+  EXPECT_THAT(refused(file({.merges = "{}"})), HasSubstr("model.merges must be an array, got an object"));
+  EXPECT_EQ(refused(file({.merges = R"(["a b"])"})), "accepted");
 }
 
 TEST(TokenizerReadTest, AddedTokens) {
-  const auto added = [](const char* tokens) { return error_of(file({.added = tokens})); };
+  const auto added = [](const char* tokens) { return refused(file({.added = tokens})); };
   EXPECT_EQ(added(R"([{"id":3,"content":"<e>","special":true}])"), "accepted");
   EXPECT_THAT(added(R"([{"id":1,"content":"<e>"}])"), HasSubstr("id 1 is given to both"));
   EXPECT_THAT(added(R"([{"id":5,"content":"<e>"}])"), HasSubstr("gap"));
@@ -148,60 +148,61 @@ TEST(TokenizerReadTest, OverlappingAddedTokensMatchTheLongest) {
   const Tokenizer tokenizer = Tokenizer::from_json(
       file({.added = R"([{"id":3,"content":"<a","special":true},{"id":4,"content":"<a>","special":true},
                          {"id":5,"content":"word","special":false}])"}));
-  EXPECT_THAT(tokenizer.encode("<a><ab", {.parse_special = true}), testing::ElementsAre(4, 3, 1));
-  EXPECT_THAT(tokenizer.encode("wordb"), testing::ElementsAre(5, 1));  // added, but not special: always read
+  EXPECT_THAT(tokenizer.encode("<a><ab", {.parse_special = true}), ::testing::ElementsAre(4, 3, 1));
+  EXPECT_THAT(tokenizer.encode("wordb"),
+              ::testing::ElementsAre(5, 1));  // added, but not special: always read
 }
 
 TEST(TokenizerReadTest, AddedTokensMaySwallowSpace) {
   const Tokenizer tokenizer = Tokenizer::from_json(
       file({.added = R"([{"id":3,"content":"<m>","special":true,"lstrip":true,"rstrip":true}])"}));
   EXPECT_THAT(tokenizer.encode("a \t<m>\xE3\x80\x80 b", {.parse_special = true}),
-              testing::ElementsAre(0, 3, 1));
+              ::testing::ElementsAre(0, 3, 1));
 }
 
 TEST(TokenizerReadTest, WhatIsNotUnderstoodIsRefusedByName) {
-  EXPECT_THAT(error_of(file({.model = R"("type":"Magic")"})),
+  EXPECT_THAT(refused(file({.model = R"("type":"Magic")"})),
               AllOf(HasSubstr("model.type"), HasSubstr("Magic"), HasSubstr("not supported")));
-  EXPECT_THAT(error_of(file({.model = R"("type":"Unigram")"})),
+  EXPECT_THAT(refused(file({.model = R"("type":"Unigram")"})),
               AllOf(HasSubstr("pre_tokenizer"), HasSubstr("\"ByteLevel\"")));
-  EXPECT_THAT(error_of(file({.pre_tokenizer = R"({"type":"Metaspace"})"})),
+  EXPECT_THAT(refused(file({.pre_tokenizer = R"({"type":"Metaspace"})"})),
               HasSubstr("pre_tokenizer.replacement is missing"));
-  EXPECT_THAT(error_of(file({.pre_tokenizer = R"({"type":"UnicodeScripts"})"})),
+  EXPECT_THAT(refused(file({.pre_tokenizer = R"({"type":"UnicodeScripts"})"})),
               HasSubstr("pre_tokenizer: \"UnicodeScripts\""));
-  EXPECT_THAT(error_of(file({.pre_tokenizer = R"({"type":"Punctuation","behavior":"Kept"})"})),
+  EXPECT_THAT(refused(file({.pre_tokenizer = R"({"type":"Punctuation","behavior":"Kept"})"})),
               HasSubstr("pre_tokenizer.behavior: \"Kept\""));
-  EXPECT_THAT(error_of(file(
+  EXPECT_THAT(refused(file(
                   {.pre_tokenizer =
                        R"({"type":"Split","pattern":{"Regex":"x+"},"behavior":"Isolated","invert":false})"})),
               HasSubstr("\"x+\""));
-  EXPECT_THAT(error_of(file({.decoder = R"({"type":"WordPiece"})"})), HasSubstr("decoder"));
-  EXPECT_THAT(error_of(file({.decoder = R"({"type":"CTC"})"})), HasSubstr("decoder: \"CTC\""));
-  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","byte_fallback":true)"})), HasSubstr("byte_fallback"));
-  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","dropout":0.1)"})), HasSubstr("dropout"));
-  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","continuing_subword_prefix":"##")"})),
+  EXPECT_THAT(refused(file({.decoder = R"({"type":"WordPiece"})"})), HasSubstr("decoder"));
+  EXPECT_THAT(refused(file({.decoder = R"({"type":"CTC"})"})), HasSubstr("decoder: \"CTC\""));
+  EXPECT_THAT(refused(file({.model = R"("type":"BPE","byte_fallback":true)"})), HasSubstr("byte_fallback"));
+  EXPECT_THAT(refused(file({.model = R"("type":"BPE","dropout":0.1)"})), HasSubstr("dropout"));
+  EXPECT_THAT(refused(file({.model = R"("type":"BPE","continuing_subword_prefix":"##")"})),
               HasSubstr("continuing_subword_prefix"));
-  EXPECT_THAT(error_of(file({.model = R"("type":"BPE","unk_token":"<unk>")"})),
+  EXPECT_THAT(refused(file({.model = R"("type":"BPE","unk_token":"<unk>")"})),
               HasSubstr("not in the vocabulary"));
-  EXPECT_THAT(error_of(file({.top = R"("normalizer":{"type":"Nmt"})"})), HasSubstr("normalizer: \"Nmt\""));
-  EXPECT_THAT(error_of(file({.top = R"("normalizer":{"type":"Sequence","normalizers":[{},{}]})"})),
+  EXPECT_THAT(refused(file({.top = R"("normalizer":{"type":"Nmt"})"})), HasSubstr("normalizer: \"Nmt\""));
+  EXPECT_THAT(refused(file({.top = R"("normalizer":{"type":"Sequence","normalizers":[{},{}]})"})),
               HasSubstr("normalizer.type is missing"));
-  EXPECT_THAT(error_of(file({.model = R"("type":"WordPiece")"})), HasSubstr("\"ByteLevel\""));
-  EXPECT_THAT(error_of(file({.top = R"("version":"2.0")"})), HasSubstr("version"));
-  EXPECT_THAT(error_of(file({.top = R"("post_processor":{"type":"BertProcessing"})"})),
+  EXPECT_THAT(refused(file({.model = R"("type":"WordPiece")"})), HasSubstr("\"ByteLevel\""));
+  EXPECT_THAT(refused(file({.top = R"("version":"2.0")"})), HasSubstr("version"));
+  EXPECT_THAT(refused(file({.top = R"("post_processor":{"type":"BertProcessing"})"})),
               HasSubstr("post_processor.cls is missing"));
 }
 
 TEST(TokenizerReadTest, HostileJson) {
-  EXPECT_THAT(error_of(""), HasSubstr("t.json"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("must be an object"));
-  EXPECT_THAT(error_of("{}"), HasSubstr("model is missing"));
-  EXPECT_THAT(error_of(file({.vocab = "{\"\xFF\":0}"})), HasSubstr("t.json"));
-  EXPECT_THAT(error_of(file({.vocab = R"({"\ud800":0})"})), HasSubstr("t.json"));
-  EXPECT_THAT(error_of(file({.vocab = std::string(100000, '[')})), HasSubstr("t.json"));
-  EXPECT_THAT(error_of("\xEF\xBB\xBF" + file({})), HasSubstr("t.json"));
-  EXPECT_THAT(error_of(file({}) + "x"), HasSubstr("t.json"));
-  EXPECT_THAT(error_of(file({.vocab = "{\"" + std::string(1000000, 'x') + "\":0,\"b\":7}"})),
-              AllOf(HasSubstr("gap"), testing::Not(HasSubstr(std::string(100, 'x')))));
+  EXPECT_THAT(refused(""), HasSubstr("t.json"));
+  EXPECT_THAT(refused("[]"), HasSubstr("must be an object"));
+  EXPECT_THAT(refused("{}"), HasSubstr("model is missing"));
+  EXPECT_THAT(refused(file({.vocab = "{\"\xFF\":0}"})), HasSubstr("t.json"));
+  EXPECT_THAT(refused(file({.vocab = R"({"\ud800":0})"})), HasSubstr("t.json"));
+  EXPECT_THAT(refused(file({.vocab = std::string(100000, '[')})), HasSubstr("t.json"));
+  EXPECT_THAT(refused("\xEF\xBB\xBF" + file({})), HasSubstr("t.json"));
+  EXPECT_THAT(refused(file({}) + "x"), HasSubstr("t.json"));
+  EXPECT_THAT(refused(file({.vocab = "{\"" + std::string(1000000, 'x') + "\":0,\"b\":7}"})),
+              AllOf(HasSubstr("gap"), ::testing::Not(HasSubstr(std::string(100, 'x')))));
 }
 
 // Any cut or changed byte is loaded or refused, never a crash; run under the sanitizers too.

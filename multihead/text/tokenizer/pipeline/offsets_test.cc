@@ -7,6 +7,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
 #include "multihead/core/text/json.h"
+#include "multihead/text/testing-inl.h"
 #include "multihead/text/tokenizer/pipeline/normalize-inl.h"
 #include "multihead/text/tokenizer/tokenizer.h"
 #include "multihead/text/unicode-inl.h"
@@ -17,13 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-// Made by tools/goldens/tokenizer_offsets.py.
-const Json& golden() {
-  static const Json json =
-      Json::parse(read_file(MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/offsets.json"));
-  return json;
-}
-
 Json listed(const std::vector<int32_t>& ids) { return std::vector<Json>(ids.begin(), ids.end()); }
 
 Json listed(const std::vector<Offsets>& offsets) {
@@ -32,10 +26,12 @@ Json listed(const std::vector<Offsets>& offsets) {
   return list;
 }
 
+// Made by tools/goldens/tokenizer_offsets.py.
 TEST(OffsetsGolden, EqualHuggingFace) {
-  const auto& texts = golden().at("texts").items();
-  ASSERT_EQ(golden().at("cases").size(), 12u);
-  for (const Json& one : golden().at("cases").items()) {
+  const Json json = golden("offsets.json");
+  const auto& texts = json.at("texts").items();
+  ASSERT_EQ(json.at("cases").size(), 12u);
+  for (const Json& one : json.at("cases").items()) {
     const std::string name = one.at("name").as_string();
     const Tokenizer tokenizer = Tokenizer::from_json(one.at("tokenizer").dump(), name);
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -143,7 +139,8 @@ TEST(OffsetsTest, NormalFormsAreTheSameWithAndWithout) {
 }
 
 TEST(OffsetsTest, LongTextsTakeLinearTimeSlow) {
-  for (const Json& one : golden().at("cases").items()) {
+  const Json json = golden("offsets.json");
+  for (const Json& one : json.at("cases").items()) {
     const Tokenizer tokenizer = Tokenizer::from_json(one.at("tokenizer").dump());
     for (const char* part :
          {"x", " ", "zz", " <mask>", "\xCC\x81", "\xCC\xA3\xCC\x81", "\x80", "the \xEF\xB7\xBA"}) {

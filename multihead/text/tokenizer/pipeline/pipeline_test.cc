@@ -10,6 +10,7 @@
 #include "multihead/core/text/json.h"
 #include "multihead/testing/files.h"
 #include "multihead/testing/matchers.h"
+#include "multihead/text/testing-inl.h"
 #include "multihead/text/tokenizer/files/tokenizer_json/sentencepiece_model-inl.h"
 #include "multihead/text/tokenizer/pipeline/pipeline-inl.h"
 #include "multihead/text/tokenizer/tokenizer.h"
@@ -21,24 +22,12 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::string kData = MULTIHEAD_SOURCE_DIR "/multihead/text/testdata/";
-
 // Made by tools/goldens/sentencepiece_models.py.
-const Json& golden() {
-  static const Json json = Json::parse(read_file(kData + "sentencepiece.json"));
-  return json;
-}
-
-std::vector<int32_t> ids_of(const Json& list) {
-  std::vector<int32_t> ids;
-  for (const Json& id : list.items()) ids.push_back(static_cast<int32_t>(id.as_int()));
-  return ids;
-}
-
 TEST(SentencePieceGolden, EqualsHuggingFace) {
-  const auto& texts = golden().at("texts").items();
-  ASSERT_EQ(golden().at("cases").size(), 7u);
-  for (const Json& one : golden().at("cases").items()) {
+  const Json json = golden("sentencepiece.json");
+  const auto& texts = json.at("texts").items();
+  ASSERT_EQ(json.at("cases").size(), 7u);
+  for (const Json& one : json.at("cases").items()) {
     const std::string& name = one.at("name").as_string();
     const Tokenizer tokenizer = Tokenizer::from_json(one.at("tokenizer").dump(), name);
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -52,11 +41,12 @@ TEST(SentencePieceGolden, EqualsHuggingFace) {
 }
 
 TEST(SentencePieceGolden, ItsOwnFilesEqualSentencePiece) {
-  for (const Json& one : golden().at("models").items()) {
+  const Json json = golden("sentencepiece.json");
+  for (const Json& one : json.at("models").items()) {
     const std::string& name = one.at("name").as_string();
     const auto& texts = one.at("texts").items();
     ASSERT_GT(texts.size(), 20u);
-    const Tokenizer tokenizer = Tokenizer::load(kData + name + ".model");
+    const Tokenizer tokenizer = Tokenizer::load(kTestdata + name + ".model");
     EXPECT_EQ(tokenizer.kind(), name == "bpe" ? Tokenizer::Kind::character_bpe : Tokenizer::Kind::unigram);
     for (size_t i = 0; i < texts.size(); ++i) {
       const std::vector<int32_t> ids = tokenizer.encode(texts[i].as_string());
@@ -70,7 +60,8 @@ TEST(SentencePieceGolden, ItsOwnFilesEqualSentencePiece) {
 }
 
 TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
-  const std::string bpe = read_file(kData + "bpe.model"), unigram = read_file(kData + "unigram.model");
+  const std::string bpe = read_file(kTestdata + "bpe.model"),
+                    unigram = read_file(kTestdata + "unigram.model");
   const auto load = [&](const char* file, const std::string& bytes, const std::string& config) {
     const TemporaryFolder folder;
     write_file_atomically(folder / file, bytes);
@@ -92,7 +83,7 @@ TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
   const Encoding pair = xlm.encode_pair("", "");
   EXPECT_THAT(pair.ids, ElementsAre(0, 2, 2, 2));
   EXPECT_THAT(pair.type_ids, ElementsAre(0, 0, 0, 0));
-  const std::vector<int32_t> raw = Tokenizer::load(kData + "unigram.model").encode("the cat");
+  const std::vector<int32_t> raw = Tokenizer::load(kTestdata + "unigram.model").encode("the cat");
   const std::vector<int32_t> moved = xlm.encode("the cat", {.add_template = false});
   ASSERT_EQ(raw.size(), moved.size());
   for (size_t i = 0; i < raw.size(); ++i) EXPECT_EQ(moved[i], raw[i] + 1);
@@ -155,7 +146,7 @@ TEST(SentencePieceTest, DebertasPiecesAreTheSpecialTokens) {
 }
 
 TEST(CharsMapTest, TheLongestEntryOrThatOfAGrapheme) {
-  const std::string table = read_sentencepiece(kData + "unigram.model").charsmap;
+  const std::string table = read_sentencepiece(kTestdata + "unigram.model").charsmap;
   const auto replaced = [&](const char* text, bool longest) {
     Rewritten out(false);
     CharsMap(table, longest).apply(text, out);
@@ -168,16 +159,16 @@ TEST(CharsMapTest, TheLongestEntryOrThatOfAGrapheme) {
 }
 
 TEST(SentencePieceTest, AnInvalidByteIsAnUnknownCharacter) {
-  const Tokenizer bpe = Tokenizer::load(kData + "bpe.model");
+  const Tokenizer bpe = Tokenizer::load(kTestdata + "bpe.model");
   const std::string bytes = "the \xFF\xC3 cat";
   EXPECT_EQ(bpe.decode(bpe.encode(bytes)), bytes);  // which has tokens for bytes
-  const Tokenizer unigram = Tokenizer::load(kData + "unigram.model");
+  const Tokenizer unigram = Tokenizer::load(kTestdata + "unigram.model");
   EXPECT_THAT(unigram.encode("\xFF", {.add_template = false}), ::testing::Contains(0));
 }
 
 TEST(SentencePieceTest, TokenByTokenIsTheWholeText) {
   for (const char* name : {"bpe.model", "unigram.model"}) {
-    const Tokenizer tokenizer = Tokenizer::load(kData + name);
+    const Tokenizer tokenizer = Tokenizer::load(kTestdata + name);
     const std::vector<int32_t> ids = tokenizer.encode("the cat sat on the dog");
     std::string text;
     for (const int32_t& id : ids) text += tokenizer.decode({&id, 1}, {.continued = !text.empty()});
@@ -187,8 +178,8 @@ TEST(SentencePieceTest, TokenByTokenIsTheWholeText) {
 }
 
 TEST(SentencePieceTest, LongTextsTakeLinearTime) {
-  const Tokenizer unigram = Tokenizer::load(kData + "unigram.model");
-  const Tokenizer bpe = Tokenizer::load(kData + "bpe.model");
+  const Tokenizer unigram = Tokenizer::load(kTestdata + "unigram.model");
+  const Tokenizer bpe = Tokenizer::load(kTestdata + "bpe.model");
   for (const char* part : {"x", " ", "the ", "\xCC\x81"}) {
     std::string text;
     while (text.size() < 1'000'000) text += part;
@@ -202,7 +193,7 @@ TEST(SentencePieceTest, CutAndMutatedFiles) {
   const TemporaryFolder folder;
   std::mt19937 random(1);
   int read = 0;
-  const std::string files[] = {read_file(kData + "unigram.model"), read_file(kData + "bpe.model")};
+  const std::string files[] = {read_file(kTestdata + "unigram.model"), read_file(kTestdata + "bpe.model")};
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = files[i % 2];
     if (i % 5 == 0) bytes.resize(random() % bytes.size());
@@ -219,7 +210,7 @@ TEST(SentencePieceTest, CutAndMutatedFiles) {
     }
   }
   EXPECT_GT(read, 100);
-  EXPECT_THAT([&] { Tokenizer::load(kData + "bleu.json").encode(""); }, ::testing::Throws<FormatError>());
+  EXPECT_THAT([&] { Tokenizer::load(kTestdata + "bleu.json").encode(""); }, ::testing::Throws<FormatError>());
   write_file_atomically(folder / "t.model", "no model");
   EXPECT_THAT([&] { Tokenizer::load(folder / "t.model"); },
               ::testing::ThrowsMessage<FormatError>(HasSubstr("no SentencePiece model")));
