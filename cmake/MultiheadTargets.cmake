@@ -33,9 +33,9 @@ function(multihead_compile_options target)
         target_compile_options(${target} PRIVATE -fno-sanitize=alignment)
       endif()
     endif()
-    if(MULTIHEAD_SANITIZE MATCHES "address" AND target MATCHES "_kernels$")
-      # Poisoning every vector at its scope's end takes two thirds of the kernels' compile time; ends of arrays and of
-      # blocks of memory are watched all the same.
+    if(MULTIHEAD_SANITIZE MATCHES "address" AND target MATCHES "_(kernels|core)$")
+      # Poisoning every vector at its scope's end takes two thirds of the kernels' compile time, and a third of the JSON
+      # parser's; ends of arrays and of blocks of memory are watched all the same.
       target_compile_options(${target} PRIVATE -fno-sanitize-address-use-after-scope)
     endif()
     target_link_options(${target} PUBLIC -fsanitize=${MULTIHEAD_SANITIZE})
@@ -75,25 +75,13 @@ endfunction()
 
 # Precompiles headers that nearly every file of a kind of target includes: half of the time of an average file. The
 # first target of a kind makes them, the others, which have the same flags, read them. Files still include what they
-# use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds the library without, as clang-tidy and the projects of tests/install do.
-#
-# CMAKE_UNITY_BUILD=ON (presets that build from scratch; pip) moreover compiles the files of a target as one, which
-# instantiates what they share once, but for tests and for kernels that are compiled once for each instruction set and
-# take long. Developers build without: one file that changes is one file to compile.
+# use: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, as clang-tidy and the projects of tests/install do.
 set(MULTIHEAD_STANDARD_HEADERS <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <set> <sstream> <span> <string> <string_view> <utility>
     <variant> <vector>)
 function(multihead_precompile target kind)
-  if(NOT PROJECT_IS_TOP_LEVEL)
-    return()
-  endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-  if(kind MATCHES "tests")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
-  endif()
-  if(kind MATCHES "tests|python" OR (target STREQUAL "multihead_cli_objects" AND NOT CMAKE_UNITY_BUILD))
-    set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS OFF)  # half of their compile time
-  elseif(CMAKE_DISABLE_PRECOMPILE_HEADERS)
+  if(NOT PROJECT_IS_TOP_LEVEL OR CMAKE_DISABLE_PRECOMPILE_HEADERS)
     return()
   endif()
   get_property(first GLOBAL PROPERTY MULTIHEAD_PRECOMPILED_${kind})
@@ -288,10 +276,9 @@ function(multihead_library)
     foreach(name ${MULTIHEAD_FOLDERS} testing)
       if(MULTIHEAD_${name}_TESTS)
         if(MULTIHEAD_TEST_OBJECTS)
-          list(TRANSFORM MULTIHEAD_${name}_TESTS REPLACE "^${PROJECT_SOURCE_DIR}/(.*)$"
-               "${MULTIHEAD_TEST_OBJECTS}/CMakeFiles/${name}_test.dir/\\1.o" OUTPUT_VARIABLE objects)
           add_executable(${name}_test)
-          target_link_libraries(${name}_test PRIVATE ${objects})
+          target_link_libraries(${name}_test PRIVATE
+            ${MULTIHEAD_TEST_OBJECTS}/CMakeFiles/${name}_test.dir/Unity/unity_0_cxx.cxx.o)
         else()
           add_executable(${name}_test ${MULTIHEAD_${name}_TESTS})
         endif()

@@ -45,7 +45,6 @@ class Multihead(ConanFile):
         dependencies.generate()
         toolchain = CMakeToolchain(self)
         toolchain.variables["MULTIHEAD_BUILD_CLI"] = bool(self.options.tools)
-        toolchain.variables["CMAKE_UNITY_BUILD"] = True  # compiles in half the time
         toolchain.variables["MULTIHEAD_BUILD_TESTS"] = False
         toolchain.variables["MULTIHEAD_BUILD_EXAMPLES"] = False
         toolchain.generate()

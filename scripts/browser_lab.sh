@@ -11,7 +11,7 @@ export NODE_PATH=${NODE_PATH:-/usr/share/nodejs} # where Debian keeps acorn, whi
 out=build/browser
 packaging/dependencies.sh $out/dependencies wasm32-emscripten
 cmake -G Ninja -S . -B $out/wasm --toolchain $out/dependencies/toolchain.cmake -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_UNITY_BUILD=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_CXX_EXTENSIONS=OFF -DMULTIHEAD_BUILD_TESTS=OFF \
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_CXX_EXTENSIONS=OFF -DMULTIHEAD_BUILD_TESTS=OFF \
   -DMULTIHEAD_BUILD_CLI=OFF -DMULTIHEAD_INSTALL=OFF >$out/configure.log
 ninja -C $out/wasm -j"${JOBS:-$(nproc)}" browser_lab
 scripts/build.sh release browser_lab

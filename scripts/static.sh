@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 packaging/dependencies.sh build/static
 printf '\n==> the C library <==\n' | cat - /usr/share/doc/libc6/copyright >>build/static/LICENSES.txt
 cmake -G Ninja -S . -B build/static/program --toolchain build/static/toolchain.cmake -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_UNITY_BUILD=ON -DCMAKE_CXX_EXTENSIONS=OFF -DMULTIHEAD_STATIC_PROGRAM=ON -DMULTIHEAD_BUILD_TESTS=OFF \
+  -DCMAKE_CXX_EXTENSIONS=OFF -DMULTIHEAD_STATIC_PROGRAM=ON -DMULTIHEAD_BUILD_TESTS=OFF \
   -DMULTIHEAD_BUILD_EXAMPLES=OFF -DMULTIHEAD_INSTALL=OFF >build/static/configure.log
 ninja -C build/static/program -j"${JOBS:-$(nproc)}" multihead_cli
 strip -o build/static/multihead build/static/program/multihead

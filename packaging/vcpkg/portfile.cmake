@@ -3,7 +3,7 @@ set(SOURCE_PATH "${CURRENT_PORT_DIR}/../..")
 vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES tools MULTIHEAD_BUILD_CLI)
 vcpkg_cmake_configure(
   SOURCE_PATH "${SOURCE_PATH}"
-  OPTIONS ${features} -DCMAKE_UNITY_BUILD=ON -DMULTIHEAD_BUILD_TESTS=OFF -DMULTIHEAD_BUILD_EXAMPLES=OFF)
+  OPTIONS ${features} -DMULTIHEAD_BUILD_TESTS=OFF -DMULTIHEAD_BUILD_EXAMPLES=OFF)
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/multihead)
 vcpkg_fixup_pkgconfig()
