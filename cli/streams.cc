@@ -11,6 +11,7 @@
 
 #include "cli/verb.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/text/corpus/corpus.h"
 
 namespace multihead::cli {
 namespace {
@@ -31,7 +32,10 @@ bool read_line(std::string& line) {
   int c = EOF;
   while ((c = std::getc(stdin)) != EOF && c != '\n') line += static_cast<char>(c);
   if (c == EOF) check_stdin();
-  if (std::exchange(is_first, false)) line = std::string(without_byte_order_mark(line));
+  if (std::exchange(is_first, false)) {
+    reading([&] { text::check_plain(line, "stdin"); });
+    line = std::string(without_byte_order_mark(line));
+  }
   if (c == EOF && line.empty()) return false;
   if (line.ends_with('\r')) line.pop_back();
   return true;

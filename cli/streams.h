@@ -9,7 +9,7 @@
 namespace multihead::cli {
 
 /// The next line of stdin without its line break ("\n" or "\r\n"), the first without a byte order mark; false at
-/// the end. Throws InputError if stdin cannot be read, which is not the end of the input.
+/// the end. Throws InputError if stdin cannot be read, which is not the end of the input, or is compressed or UTF-16.
 bool read_line(std::string& line);
 /// The text itself, or all of stdin for "-". Throws InputError.
 std::string text_or_stdin(const std::string& text);

@@ -55,6 +55,7 @@ printf '\xef\xbb\xbfthe cats\n' >marked.txt
 [[ $("$multihead" search model --data texts.txt --top 1 --quiet <marked.txt) =~ ^1\.000\ +1\ \ the\ cats$ ]] || fail "a byte order mark is part of a query"
 gzip -k texts.txt
 expect 3 'texts.txt.gz: this is compressed .gzip.; make it plain text in UTF-8 first .gunzip.' "$multihead" embed model --data texts.txt.gz --out packed.npy
+expect 3 'stdin: this is compressed .gzip.' bash -c "'$multihead' search model --data texts.txt --quiet <texts.txt.gz"
 expect 3 'stdin: this is UTF-16; make it plain text' bash -c 'printf "\xff\xfea\0" | "$1" embed model --data - --out packed.npy' bash "$multihead"
 [[ ! -e packed.npy ]] || fail "compressed texts have vectors"
 expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" --top 1 --json
