@@ -107,6 +107,17 @@ void start_threads(const CommonOptions& common) {
                       " threads could be started (a limit on processes or memory); continuing with those"));
 }
 
+// Names what can be made smaller: those of the verb's flags that memory grows with.
+std::string out_of_memory(const Flags& flags) {
+  std::vector<std::string> smaller;
+  for (const Flag& flag : flags.list()) {
+    for (const char* name : {"batch", "batch-tokens", "context", "max-length"})
+      if (flag.name == name) smaller.push_back(flag.shown());
+  }
+  return smaller.empty() ? "out of memory"
+                         : fmt::format("out of memory; try a smaller {}", fmt::join(smaller, " or "));
+}
+
 // What a report of an error should say of the program and of the machine.
 std::string version_text() {
   std::string text = concat("multihead ", version(), "\n");
@@ -148,7 +159,13 @@ int run(const std::vector<std::string>& given) {
   choose_precision(line.common);
   start_threads(line.common);
   if (const std::string missing = kernels::missing_vectors(); !missing.empty()) note(line.common, missing);
-  return verb->run(line.common);
+  try {
+    return verb->run(line.common);
+  } catch (const MemoryError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw std::runtime_error(out_of_memory(flags));
+  }
 }
 
 int guarded(const std::vector<std::string>& arguments) {
@@ -165,7 +182,7 @@ int guarded(const std::vector<std::string>& arguments) {
   } catch (const MemoryError& error) {
     return complain(error.what(), kUnsupported);
   } catch (const std::bad_alloc&) {
-    return complain("out of memory; try a smaller --batch or --context", kFailed);
+    return complain("out of memory", kFailed);
   } catch (const std::system_error& error) {
     return std::ferror(stdout) ? output_lost(error) : complain(error.what(), kFailed);
   } catch (const std::exception& error) {

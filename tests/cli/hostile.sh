@@ -108,6 +108,7 @@ for kilobytes in $(seq 20000 9000 150000); do
     failures=0
     ulimit -v "$kilobytes"
     if short "${generate[@]}" && ! cmp -s out.txt whole.txt; then fail "other text under $kilobytes kB"; fi
+    if grep -q -e '--batch' err.txt; then fail "advice that generate cannot follow: $(cat err.txt)"; fi
     [[ $failures -eq 0 ]]
   ); then failures=$((failures + 1)); fi
 done
