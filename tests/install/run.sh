@@ -8,11 +8,11 @@ build_dir=$2
 export CXX=${3:-c++}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/multihead-install.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$build_dir"-{outside,shared}' EXIT
 
-# The same flags for all ways, so that ccache, where present, compiles the library only once (with debug information it
-# would not: that names the folder); and without precompiled headers, as users have it. At -O3 GCC 12 warns of its own
-# strings.
+# The same flags for all ways and folders beside the build's, so that ccache, where present, compiles the library once
+# for all that is at the top of its build and once for what is not (with debug information it would not: that names the
+# folder); and without precompiled headers, as users have it. At -O3 GCC 12 warns of its own strings.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build_dir/CMakeCache.txt"; }
 flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DCMAKE_CXX_EXTENSIONS=OFF
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
@@ -32,10 +32,12 @@ build_outside() {  # build_outside NAME WAY [cmake arguments]
   shift 2
   step "$name"
   cp -r "$here" "$work/$name"  # a project that lies outside the tree
-  cmake --no-warn-unused-cli -G Ninja -S "$work/$name" -B "$work/$name/build" "${flags[@]}" -DWAY="$way" "$@" >"$work/$name.log" ||
+  local build=$build_dir-outside
+  rm -rf "$build"
+  cmake --no-warn-unused-cli -G Ninja -S "$work/$name" -B "$build" "${flags[@]}" -DWAY="$way" "$@" >"$work/$name.log" ||
     { cat "$work/$name.log"; exit 1; }
-  ninja -C "$work/$name/build" >>"$work/$name.log" || { tail -n 40 "$work/$name.log"; exit 1; }
-  expect_output "$work/$name/build/outside"
+  ninja -C "$build" >>"$work/$name.log" || { tail -n 40 "$work/$name.log"; exit 1; }
+  expect_output "$build/outside"
 }
 
 with_pkg_config() {  # with_pkg_config NAME PREFIX [--static]
@@ -105,12 +107,12 @@ build_outside subdirectory add_subdirectory -DMULTIHEAD_SOURCE="$source_dir"
 build_outside fetch-content FetchContent -DMULTIHEAD_SOURCE="$source_dir"
 
 step "build and install shared, then move the prefix"
-cmake -G Ninja -S "$source_dir" -B "$work/shared" "${flags[@]}" -DBUILD_SHARED_LIBS=ON \
+cmake -G Ninja -S "$source_dir" -B "$build_dir-shared" "${flags[@]}" -DBUILD_SHARED_LIBS=ON \
   -DMULTIHEAD_BUILD_TESTS=OFF -DMULTIHEAD_BUILD_EXAMPLES=OFF >"$work/shared.log"
-ninja -C "$work/shared" >>"$work/shared.log" || { tail -n 40 "$work/shared.log"; exit 1; }
-cmake --install "$work/shared" --prefix "$work/first" >>"$work/shared.log"
+ninja -C "$build_dir-shared" >>"$work/shared.log" || { tail -n 40 "$work/shared.log"; exit 1; }
+cmake --install "$build_dir-shared" --prefix "$work/first" >>"$work/shared.log"
 mv "$work/first" "$work/moved-shared"
-rm -rf "$work/shared"  # so that nothing is found there
+rm -rf "$build_dir-shared"  # so that nothing is found there
 check_prefix "$work/moved-shared"
 check_symbols "$work/moved-shared"
 run_program "$work/moved-shared"
