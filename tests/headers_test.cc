@@ -72,7 +72,7 @@ void expect_each_compiles_alone(const std::vector<std::string>& paths) {
 
 TEST(HeadersTest, SlowEachCompilesAlone) {
   expect_each_compiles_alone(files([](const std::string& path) {
-    return path.rfind("multihead/", 0) == 0 && ends_with(path, ".h") && !ends_with(path, "-inl.h") &&
+    return path.starts_with("multihead/") && path.ends_with(".h") && !path.ends_with("-inl.h") &&
            !opens_its_source(path);
   }));
 }
@@ -80,7 +80,7 @@ TEST(HeadersTest, SlowEachCompilesAlone) {
 // Builds compile the files of a folder as one, where a source may go without what another includes.
 TEST(HeadersTest, SlowEachSourceCompilesAlone) {
   expect_each_compiles_alone(files([](const std::string& path) {
-    return ends_with(path, ".cc") && !ends_with(path, "_test.cc") && !ends_with(path, "_bench.cc") &&
+    return path.ends_with(".cc") && !path.ends_with("_test.cc") && !path.ends_with("_bench.cc") &&
            path != "multihead/look/attention_page.cc";  // reads a page that the build puts together
   }));
 }

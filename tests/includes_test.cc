@@ -85,16 +85,14 @@ std::vector<Include> includes_under(const fs::path& folder) {
   return all;
 }
 
-bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
-
 bool is_test_or_bench(const fs::path& file) {
   const std::string name = file.filename().string();
-  return ends_with(name, "_test.cc") || ends_with(name, "_bench.cc") || name == "testing-inl.h";
+  return name.ends_with("_test.cc") || name.ends_with("_bench.cc") || name == "testing-inl.h";
 }
 
 // The folder of `header` inside `top`; "" for anything else.
 std::string folder_in(const std::string& top, const std::string& header) {
-  if (!starts_with(header, top)) return "";
+  if (!header.starts_with(top)) return "";
   const size_t end = header.find('/', top.size());
   return end == std::string::npos ? "" : header.substr(top.size(), end - top.size());
 }
@@ -212,7 +210,7 @@ TEST(IncludesTest, OnlyTestsSeeTesting) {
   for (const char* top : {"multihead", "cli", "python", "examples"}) {
     for (const Include& include : includes_under(kRoot / top)) {
       if (folder_of(include.header) != "testing") continue;
-      EXPECT_TRUE(is_test_or_bench(include.file) || starts_with(include.file.string(), "multihead/testing"))
+      EXPECT_TRUE(is_test_or_bench(include.file) || include.file.string().starts_with("multihead/testing"))
           << where(include);
     }
   }
@@ -221,8 +219,8 @@ TEST(IncludesTest, OnlyTestsSeeTesting) {
 TEST(IncludesTest, HighwayOnlyInKernels) {
   for (const char* top : {"multihead", "cli", "python", "examples"}) {
     for (const Include& include : includes_under(kRoot / top)) {
-      if (!starts_with(include.header, "hwy/")) continue;
-      EXPECT_TRUE(starts_with(include.file.string(), "multihead/kernels/")) << where(include);
+      if (!include.header.starts_with("hwy/")) continue;
+      EXPECT_TRUE(include.file.string().starts_with("multihead/kernels/")) << where(include);
     }
   }
 }
@@ -234,7 +232,7 @@ TEST(IncludesTest, PerTargetTypesOfKernelsAreDefinedOnce) {
   std::map<std::string, fs::path> defined_in;
   for (const auto& entry : fs::recursive_directory_iterator(kRoot / "multihead" / "kernels")) {
     const std::string file = entry.path().string();
-    if (!ends_with(file, ".cc") && !ends_with(file, "-inl.h")) continue;
+    if (!file.ends_with(".cc") && !file.ends_with("-inl.h")) continue;
     bool anonymous = false;
     std::ifstream in(file);
     std::smatch match;
@@ -253,12 +251,12 @@ TEST(IncludesTest, PerTargetTypesOfKernelsAreDefinedOnce) {
 TEST(IncludesTest, PublicHeadersShowNoThirdParty) {
   for (const Include& include : includes_under(kRoot / "multihead")) {
     const std::string file = include.file.string();
-    if (ends_with(file, ".cc") || ends_with(file, "-inl.h") || folder_of(file) == "testing") continue;
+    if (file.ends_with(".cc") || file.ends_with("-inl.h") || folder_of(file) == "testing") continue;
     if (file == "multihead/c.h") continue;  // C has no headers but those in .h; examples/c compiles it as C
-    EXPECT_FALSE(ends_with(include.header, "-inl.h")) << where(include) << ": -inl headers are not installed";
-    const bool standard = include.header.find('/') == std::string::npos && !ends_with(include.header, ".h") &&
-                          !ends_with(include.header, ".hpp");
-    EXPECT_TRUE(standard || starts_with(include.header, "multihead/")) << where(include);
+    EXPECT_FALSE(include.header.ends_with("-inl.h")) << where(include) << ": -inl headers are not installed";
+    const bool standard = include.header.find('/') == std::string::npos && !include.header.ends_with(".h") &&
+                          !include.header.ends_with(".hpp");
+    EXPECT_TRUE(standard || include.header.starts_with("multihead/")) << where(include);
   }
 }
 
@@ -307,7 +305,7 @@ TEST(IncludesTest, UmbrellaNamesEveryPublicHeader) {
     if (folder == "kernels") continue;  // raw pointers; include them one by one
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / "multihead" / folder)) {
       const std::string header = fs::relative(entry.path(), kRoot).string();
-      if (!ends_with(header, ".h") || ends_with(header, "-inl.h")) continue;
+      if (!header.ends_with(".h") || header.ends_with("-inl.h")) continue;
       if (included_one_by_one().count(header)) continue;
       EXPECT_TRUE(named.erase(header)) << "multihead/multihead.h does not include " << header;
     }
@@ -319,9 +317,8 @@ TEST(IncludesTest, UmbrellaNamesEveryPublicHeader) {
 TEST(IncludesTest, InstalledHeadersIncludeInstalledHeaders) {
   for (const Include& include : includes_under(kRoot / "multihead")) {
     const std::string file = include.file.string();
-    if (!ends_with(file, ".h") || ends_with(file, "-inl.h") || starts_with(file, "multihead/testing"))
-      continue;
-    EXPECT_FALSE(ends_with(include.header, "-inl.h")) << where(include);
+    if (!file.ends_with(".h") || file.ends_with("-inl.h") || file.starts_with("multihead/testing")) continue;
+    EXPECT_FALSE(include.header.ends_with("-inl.h")) << where(include);
   }
 }
 

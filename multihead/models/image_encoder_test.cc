@@ -15,6 +15,7 @@
 #include "multihead/ops/elementwise.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/gradcheck.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::models {
 namespace {

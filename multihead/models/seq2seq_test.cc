@@ -9,6 +9,7 @@
 #include "multihead/core/memory/memory.h"
 #include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::models {
 namespace {

@@ -12,7 +12,7 @@
 #include "multihead/io/json.h"
 #include "multihead/ops/shape.h"
 #include "multihead/testing/files.h"
-#include "multihead/testing/matchers.h"
+#include "multihead/testing/tensors.h"
 
 namespace multihead::models {
 
@@ -45,7 +45,8 @@ inline std::vector<float> row(const Tensor& x, int64_t b, int64_t begin, int64_t
 }
 
 inline void expect_near(const Tensor& got, const Tensor& want, double bound, const std::string& what = "") {
-  EXPECT_TRUE(testing::near(got, want, {bound})) << what;
+  SCOPED_TRACE(what);
+  testing::expect_near(got, want, bound);
 }
 
 // Some error that says `text`.
