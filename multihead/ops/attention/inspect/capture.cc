@@ -100,14 +100,15 @@ void add_capture_gradients(const BoundAttention& bound, const kernels::Attention
     kept.push_back(x.contiguous());
     return kept.back().raw();
   };
-  const std::vector<kernels::CaptureRow> rows = rows_of(bound.sizes(), gradients);
   kernels::CaptureGradient from;
-  from.stage = gradients.stage, from.rows = rows.data(), from.count = static_cast<int64_t>(rows.size());
   from.weights = memory(gradients.weights), from.weights_stride = bound.sizes().keys;
   from.summary = {memory(gradients.key_mass), memory(gradients.entropy), gradients.top_k,
                   memory(gradients.top_weights),
                   gradients.top_keys.defined() ? gradients.top_keys.data<int64_t>() : nullptr};
   if (!from.weights && !from.summary.any()) return;
+  std::vector<kernels::CaptureRow> rows;
+  if (from.weights) rows = rows_of(bound.sizes(), gradients);
+  from.stage = gradients.stage, from.rows = rows.data(), from.count = static_cast<int64_t>(rows.size());
   kernels::attention_capture_backward(bound.problem(), bound.terms(), in, sinks_of(bound), from, to, d_sinks);
 }
 
