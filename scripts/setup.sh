@@ -13,7 +13,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config python3 libhwy-dev nlohmann-json3-dev libutf8proc-dev libfmt-dev libevent-dev)
 model_packages=(curl python3-pip ca-certificates)
 package_packages=(bzip2 xz-utils python3-venv)
-test_packages=(locales libpng-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev ccache python3-dev python3-venv ca-certificates)
+test_packages=(make locales libpng-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev ccache python3-dev python3-venv ca-certificates)
 dev_packages=(git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libbenchmark-dev shellcheck abigail-tools)
 
 case "${1:-}" in

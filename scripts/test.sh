@@ -10,4 +10,4 @@ scripts/setup.sh --test
 scripts/build.sh release
 ctest --test-dir build/release --output-on-failure --no-tests=error -j"$(nproc)" "${labels[@]}"
 
-scripts/python_tests.sh
+scripts/python_tests.sh "$@"

@@ -19,7 +19,7 @@ lessons = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(lessons)
 
 NOTEBOOKS = lessons.lessons()
-LONG = {"blog", "language-model", "looking-inside", "modern", "translator"}
+LONG = {"language-model", "modern", "translator"}  # half a minute or more
 TEXTS = {"labml", "blog", "lecture", "decoder", "d2l"}
 
 

@@ -20,7 +20,7 @@ make_text 3000 >text.txt
 make_text 900 | sed 's/\./\tcat./' | grep -P '\t' >pairs.tsv
 lm=(train lm --data text.txt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --tokenizer char --dropout 0.1
   --attention-dropout 0.1 --warmup 5 --eval-every 10 --eval-windows 8 --quiet)
-long=("${lm[@]}" --shards 8 --steps 400 --save-every 10)
+long=("${lm[@]}" --shards 8 --steps 200 --save-every 10)
 lm+=(--steps 40)
 pairs=(train seq2seq --data pairs.tsv --valid pairs.tsv --width 16 --heads 2 --encoder-layers 1 --decoder-layers 1
   --tokenizer char --batch-tokens 200 --steps 10 --warmup 2 --eval-every 5 --shards 8 --quiet)
@@ -145,7 +145,7 @@ refuse 2 "found no multihead_openmpi.so" "$launcher" -n 2 ./alone "${lm[@]}" --o
 [[ ! -e no/train_config.json ]] || fail "a refused job left a run"
 
 # Two jobs in one folder, the first of which runs until it is told to stop.
-endless=("${long[@]/#400/1000000}")
+endless=("${long[@]/#200/1000000}")
 "$launcher" -n 2 "$multihead" "${endless[@]}" --out busy >/dev/null 2>&1 &
 job=$!
 for _ in $(seq 1200); do [[ -s busy/metrics.jsonl ]] && break || sleep 0.05; done

@@ -124,7 +124,7 @@ wait "$slow"
 for kilobytes in 45000 50000 55000 60000 70000 90000; do
   (
     ulimit -c 0 -v "$kilobytes"
-    timeout 3 "$multihead" lab model --threads 4 >limited.txt 2>&1
+    timeout 1 "$multihead" lab model --threads 4 >limited.txt 2>&1
   )
   code=$?
   [[ $code -ne 134 && $code -ne 139 ]] || fail "with $kilobytes KB of memory: signal, $(cat limited.txt)"

@@ -6,7 +6,7 @@ rounds=${2:-4}
 
 make_text 4000 >text.txt
 train=("$multihead" train lm --data text.txt --layers 2 --heads 2 --width 48 --context 32 --batch 12
-  --tokenizer char --dropout 0.1 --attention-dropout 0.1 --steps 300 --warmup 20 --eval-every 20 --eval-windows 8 --quiet)
+  --tokenizer char --dropout 0.1 --attention-dropout 0.1 --steps 150 --warmup 20 --eval-every 10 --eval-windows 8 --quiet)
 
 begin=$(date +%s%N)
 "${train[@]}" --out whole >/dev/null || fail "the uninterrupted run"
@@ -38,7 +38,7 @@ for round in $(seq "$rounds"); do
   done
   [[ $hits -gt 0 && $code -eq 0 ]] || fail "round $round: $hits kills in $attempt attempts, the last exit code $code"
   kills=$((kills + hits))
-  for file in model.safetensors config.json tokenizer.json checkpoint-300/optimizer.safetensors; do
+  for file in model.safetensors config.json tokenizer.json checkpoint-150/optimizer.safetensors; do
     cmp -s "whole/$file" "$out/$file" || fail "round $round: $file differs"
   done
   rm -rf "$out"
@@ -66,17 +66,17 @@ for signal in INT:130 TERM:143; do
 done
 
 # A run that has ended is extended, stopped, and goes on by the command that it says; its folder's name has a blank.
-"${train[@]/#300/20}" --out "it's mine" >/dev/null || fail "the run to extend"
-setsid bash -c 'trap - INT; exec "$@"' bash "$multihead" train lm --out "it's mine" --resume --steps 300 >said.txt 2>/dev/null &
+"${train[@]/#150/20}" --out "it's mine" >/dev/null || fail "the run to extend"
+setsid bash -c 'trap - INT; exec "$@"' bash "$multihead" train lm --out "it's mine" --resume --steps 150 >said.txt 2>/dev/null &
 run=$!
-for _ in $(seq 200); do grep -q '"steps": 300' "it's mine/train_config.json" && break || sleep 0.05; done
+for _ in $(seq 200); do grep -q '"steps": 150' "it's mine/train_config.json" && break || sleep 0.05; done
 kill -INT "$run"
 wait "$run"
 [[ $? -eq 130 ]] || fail "the extended run did not stop"
 command=$(sed -n 's/^stopped at step [0-9]*; continue with: multihead //p' said.txt)
 [[ $command == "train lm --out 'it'\\''s mine' --resume" ]] || fail "the command to continue: $(cat said.txt)"
 eval "\"\$multihead\" $command --quiet" >/dev/null || fail "continuing an extended run"
-[[ -e "it's mine/checkpoint-300" ]] || fail "the extended run has not ended: $(ls "it's mine")"
+[[ -e "it's mine/checkpoint-150" ]] || fail "the extended run has not ended: $(ls "it's mine")"
 
 # In bf16, too: weights of any number of threads, after a kill, and refused as another run.
 bf16=("${train[@]}" --precision bf16)

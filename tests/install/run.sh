@@ -8,11 +8,11 @@ build_dir=$2
 export CXX=${3:-c++}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/multihead-install.XXXXXX")
-trap 'rm -rf "$work" "$build_dir"-{outside,shared}' EXIT
+trap 'rm -rf "$work" "$build_dir"-{outside,subproject,shared}' EXIT
 
 # The same flags for all ways and folders beside the build's, so that ccache, where present, compiles the library once
-# for all that is at the top of its build and once for what is not (with debug information it would not: that names the
-# folder); and without precompiled headers, as users have it. At -O3 GCC 12 warns of its own strings.
+# (with debug information it would not: that names the folder); and without precompiled headers, as users have it. At
+# -O3 GCC 12 warns of its own strings.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build_dir/CMakeCache.txt"; }
 flags=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DCMAKE_CXX_EXTENSIONS=OFF
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
@@ -27,16 +27,18 @@ expect_output() {  # expect_output PROGRAM: it runs and prints what main.cc prin
   [[ $got == "multihead 0."*" ok" ]] || { echo "unexpected output of $1" >&2; exit 1; }
 }
 
+# With the generator that CMake chooses for users. Make compiles a subproject in its own folder, so that its paths are
+# those of a build of its own.
 build_outside() {  # build_outside NAME WAY [cmake arguments]
   local name=$1 way=$2
   shift 2
   step "$name"
   cp -r "$here" "$work/$name"  # a project that lies outside the tree
   local build=$build_dir-outside
-  rm -rf "$build"
-  cmake --no-warn-unused-cli -G Ninja -S "$work/$name" -B "$build" "${flags[@]}" -DWAY="$way" "$@" >"$work/$name.log" ||
+  rm -rf "$build" "$build_dir-subproject"
+  cmake --no-warn-unused-cli -G "Unix Makefiles" -S "$work/$name" -B "$build" "${flags[@]}" -DWAY="$way" "$@" >"$work/$name.log" ||
     { cat "$work/$name.log"; exit 1; }
-  ninja -C "$build" >>"$work/$name.log" || { tail -n 40 "$work/$name.log"; exit 1; }
+  cmake --build "$build" -j"$(nproc)" >>"$work/$name.log" 2>&1 || { tail -n 40 "$work/$name.log"; exit 1; }
   expect_output "$build/outside"
 }
 
@@ -103,8 +105,9 @@ if command -v pkg-config >/dev/null; then
   "$CXX" -std=c++20 "$here/plugin_host.cc" -o "$work/plugin_host"
   "$work/plugin_host" "$work/plugin.so"
 fi
-build_outside subdirectory add_subdirectory -DMULTIHEAD_SOURCE="$source_dir"
-build_outside fetch-content FetchContent -DMULTIHEAD_SOURCE="$source_dir"
+subproject=(-DMULTIHEAD_SOURCE="$source_dir" -DMULTIHEAD_BINARY="$build_dir-subproject")
+build_outside subdirectory add_subdirectory "${subproject[@]}"
+build_outside fetch-content FetchContent "${subproject[@]}"
 
 step "build and install shared, then move the prefix"
 cmake -G Ninja -S "$source_dir" -B "$build_dir-shared" "${flags[@]}" -DBUILD_SHARED_LIBS=ON \
