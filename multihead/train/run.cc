@@ -119,6 +119,12 @@ void refuse_other_sizes(const std::vector<Field>& asked, const std::vector<Field
 
 std::string joined(const std::vector<std::string>& names) { return Enumeration(names, 6).text(); }
 
+void warn_of_unused(const RunRequest& request, const std::vector<std::string>& columns) {
+  if (columns.empty() || !request.leads()) return;
+  const std::string message = concat(request.data, ": columns that are not used: ", joined(columns));
+  for (Observer* observer : request.observers) observer->on_warning(message);
+}
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingSettings& s,
                                                  const std::vector<nn::NamedTensor>& parameters) {
   if (s.optimizer == OptimizerChoice::sgd) {

@@ -123,6 +123,9 @@ std::string recipe_of(const TrainingSettings& settings);
 /// "a, b, c and 4 more".
 std::string joined(const std::vector<std::string>& names);
 
+/// Tells the leader's observers of columns of RunRequest::data that training does not read.
+void warn_of_unused(const RunRequest& request, const std::vector<std::string>& columns);
+
 /// Throws ValueError: more ranks than shards, an adapter without a model whose weights stay.
 void check_request(const RunRequest& request, const TrainingSettings& settings);
 /// The leader's folder; null on the other ranks.

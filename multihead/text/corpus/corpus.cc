@@ -93,7 +93,7 @@ ParallelText read_pairs(const std::string& path, TableFormat format) {
     MH_CHECK(!table.cells[0][row].empty() && !table.cells[1][row].empty(), FormatError, path, ": line ",
              table.lines[row], " has an empty column");
   }
-  return {std::move(table.cells[0]), std::move(table.cells[1])};
+  return {std::move(table.cells[0]), std::move(table.cells[1]), std::move(table.unused)};
 }
 
 TextSplit split_corpus(std::string_view text, const SplitOptions& options) {

@@ -38,6 +38,7 @@ std::string read_corpus(const std::string& path);
 /// Sentence pairs, source[i] with target[i].
 struct ParallelText {
   std::vector<std::string> source, target;
+  std::vector<std::string> unused = {};  ///< columns of the file that are not read
 };
 
 /// Calls row(line, number) for every line of a text but blank ones, which editors leave behind; without the

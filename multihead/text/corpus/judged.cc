@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/numbers-inl.h"
 #include "multihead/core/text/utf8.h"
 
 namespace multihead::text {
-namespace {}  // namespace
 
 JudgedPairs read_judged(const std::string& path, TableFormat format) {
   static const TableLayout layout = {
@@ -24,6 +24,13 @@ JudgedPairs read_judged(const std::string& path, TableFormat format) {
     std::swap(table.cells[2], table.cells[3]);
   MH_CHECK(!table.has(2) || !table.has(3), FormatError, path,
            ": the rows have a score and a negative document; a score is of one document");
+  for (const std::string& name : table.unused) {
+    const std::string folded = in_lower_case(trimmed(name));
+    const bool is_negative =
+        folded.starts_with("negative") && folded.find_first_not_of("_0123456789", 8) == folded.npos;
+    MH_CHECK(!is_negative, FormatError, path, ": column ", quote(name, 40),
+             ": a row has one negative document, which is called \"negative\"; give a row for each");
+  }
   JudgedPairs pairs;
   for (size_t row = 0; row < table.lines.size(); ++row) {
     const std::string where = concat(path, ": line ", table.lines[row]);
@@ -39,6 +46,7 @@ JudgedPairs read_judged(const std::string& path, TableFormat format) {
   }
   pairs.queries = std::move(table.cells[0]), pairs.documents = std::move(table.cells[1]);
   pairs.negatives = std::move(table.cells[3]), pairs.lines = std::move(table.lines);
+  pairs.unused = std::move(table.unused);
   return pairs;
 }
 

@@ -17,6 +17,7 @@ struct LabelledTexts {
   std::vector<std::string> labels =
       {};                           ///< without spaces around them; a list is as in JSON; empty: no labels
   std::vector<int64_t> lines = {};  ///< of the file
+  std::vector<std::string> unused = {};  ///< columns of the file that are not read
 };
 
 /// A table with the columns "text", "label" and, for pairs, "text_pair" (table.h); without a header: text,

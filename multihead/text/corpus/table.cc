@@ -15,8 +15,15 @@ using Cells = std::vector<std::string>;
 
 std::string folded(std::string_view text) { return in_lower_case(trimmed(text)); }
 
-bool goes_by(const Column& column, const std::string& word) {
+bool goes_by(const Column& column, std::string_view word) {
   return std::ranges::find(column.names, word) != column.names.end();
+}
+
+// Of a file whose every row has other columns the first are enough to say so.
+void add_unused(Table& table, std::string_view name) {
+  constexpr size_t kMost = 64;
+  const bool is_new = std::ranges::find(table.unused, name) == table.unused.end();
+  if (is_new && !name.empty() && table.unused.size() < kMost) table.unused.emplace_back(name);
 }
 
 Cells cells_between(std::string_view line, char separator) {
@@ -125,6 +132,9 @@ class Columns {
       MH_CHECK(count <= 1, FormatError, where_, ": line ", line, ": the header names ",
                quote(layout_.columns[c].names[0]), " twice");
     }
+    for (size_t place = 0; place < places.size(); ++place) {
+      if (!places[place]) add_unused(table_, cells[place]);
+    }
     places_ = std::move(places), width_ = cells.size(), header_line_ = line;
     table_.has_names = true;
     return true;
@@ -163,19 +173,25 @@ class Columns {
   int64_t header_line_ = 0;
 };
 
+std::string cell_from(const Json& value, std::string_view name, const std::string& where) {
+  if (value.is_string()) return value.as_string();
+  if (value.is_array() && name.starts_with("label")) return value.dump();
+  const bool is_plain = value.is_number() || value.is_bool(),
+             takes_numbers = name.starts_with("label") || name.ends_with("score");
+  MH_CHECK(is_plain && takes_numbers, FormatError, where, ": ", quote(name), " must be a string",
+           takes_numbers ? " or a number" : "", ", got ", value.dump().substr(0, 40));
+  return value.dump();
+}
+
 std::optional<std::string> cell_of(const Json& object, const Column& column, const std::string& where) {
+  std::optional<std::string> cell;
   for (const std::string_view name : column.names) {
     const Json* value = object.find(name);
     if (value == nullptr || value->is_null()) continue;
-    if (value->is_string()) return value->as_string();
-    if (value->is_array() && name.starts_with("label")) return value->dump();
-    const bool is_plain = value->is_number() || value->is_bool(),
-               takes_numbers = name.starts_with("label") || name.ends_with("score");
-    MH_CHECK(is_plain && takes_numbers, FormatError, where, ": ", quote(name), " must be a string",
-             takes_numbers ? " or a number" : "", ", got ", value->dump().substr(0, 40));
-    return value->dump();
+    MH_CHECK(!cell, FormatError, where, " has ", quote(column.names[0]), " twice, once as ", quote(name));
+    cell = cell_from(*value, name, where);
   }
-  return std::nullopt;
+  return cell;
 }
 
 void add_object(std::string_view line, const std::string& where, const TableLayout& layout, Table& table) {
@@ -191,6 +207,11 @@ void add_object(std::string_view line, const std::string& where, const TableLayo
     MH_CHECK(is_first || cell.has_value() == table.has(c), FormatError, where, " has ", cell ? "a " : "no ",
              quote(column.names[0]), ", the lines before have ", cell ? "none" : "one");
     if (cell) table.cells[c].push_back(std::move(*cell));
+  }
+  for (const JsonMember& member : object.members()) {
+    const auto is_its = [&](const Column& column) { return goes_by(column, member.key.view()); };
+    if (!member.value.is_null() && std::ranges::none_of(layout.columns, is_its))
+      add_unused(table, member.key.view());
   }
 }
 

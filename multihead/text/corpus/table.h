@@ -39,7 +39,8 @@ struct Table {
   std::vector<std::vector<std::string>> cells;
   std::vector<int64_t> lines;  ///< where each row begins, from 1
   TableFormat format = TableFormat::tsv;
-  bool has_names = false;  ///< of its columns: a header, or JSON
+  bool has_names = false;                ///< of its columns: a header, or JSON
+  std::vector<std::string> unused = {};  ///< columns with names that the layout does not have; the first 64
   bool has(size_t column) const { return !cells[column].empty(); }
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };
@@ -48,7 +49,7 @@ struct Table {
 /// which may be either.
 TableFormat format_of(std::string_view path, TableFormat given, TableFormat otherwise);
 
-/// Reads a table. Its first row is a header if it names all required columns; other columns are ignored.
+/// Reads a table. Its first row is a header if it names all required columns; other columns are listed as unused.
 /// Rows that are blank are skipped, but in `lines`, where they are texts. JSON's null is an absent cell, and
 /// numbers, booleans and lists of labels are read as they are written. All rows have the same columns. Throws what read_text
 /// throws; FormatError naming the line.

@@ -8,6 +8,7 @@
 #include "multihead/core/error.h"
 #include "multihead/testing/files.h"
 #include "multihead/text/corpus/corpus.h"
+#include "multihead/text/corpus/judged.h"
 #include "multihead/text/corpus/labelled.h"
 
 namespace multihead::text {
@@ -91,6 +92,28 @@ TEST_F(TableTest, PairsHaveNamesToo) {
   EXPECT_THAT(pairs.source, ElementsAre("q"));
   EXPECT_THAT(pairs.target, ElementsAre("d, e"));
   EXPECT_THAT(read_pairs(put("a.jsonl", "{\"anchor\":\"a\",\"positive\":\"b\"}")).target, ElementsAre("b"));
+}
+
+TEST_F(TableTest, ColumnsThatNobodyReadsAreListed) {
+  EXPECT_THAT(read_labelled(put("a.csv", "id,text,Label,a b\n1,t,l,x\n")).unused, ElementsAre("id", "a b"));
+  EXPECT_THAT(
+      read_labelled(put("a.jsonl",
+                        "{\"text\":\"a\",\"label\":\"l\",\"id\":1}\n"
+                        "{\"text\":\"a\",\"weight\":2,\"id\":2,\"label\":\"l\",\"text_pair\":null}\n"))
+          .unused,
+      ElementsAre("id", "weight"));
+  EXPECT_THAT(read_judged(put("a.csv", "query,positive,title\na,b,c\n")).unused, ElementsAre("title"));
+  EXPECT_THAT(read_pairs(put("a.csv", "source,target,\na,b,c\n")).unused, ElementsAre());  // pandas' index
+  EXPECT_THAT(read_judged(put("a.csv", "query,positive,negative_score\na,b,c\n")).unused,
+              ElementsAre("negative_score"));
+  EXPECT_THAT(read_judged(put("a.jsonl", "{\"anchor\":\"a\",\"positive\":\"b\",\"negative_1\":null}")).unused,
+              ElementsAre());
+  EXPECT_THAT(read_labelled(put("a.tsv", "a\tb\n")).unused, ElementsAre());
+  EXPECT_THAT(
+      [&] { read_judged(put("a.csv", "anchor,positive,Negative_1,negative_2\na,b,c,d\n")); },
+      ThrowsMessage<FormatError>(HasSubstr("column \"Negative_1\": a row has one negative document")));
+  EXPECT_THAT([&] { read_judged(put("a.jsonl", "{\"anchor\":\"a\",\"query\":\"q\",\"positive\":\"b\"}")); },
+              ThrowsMessage<FormatError>(HasSubstr("line 1 has \"query\" twice, once as \"anchor\"")));
 }
 
 // A word that is both a label and a column's name does not make a header of the first row.

@@ -197,7 +197,10 @@ TEST_F(ClassifierRunTest, WhatIsNotGivenIsChosenAndSaid) {
     std::string all;
   } listener;
   ClassifierRun r = run("a");
-  write("train.tsv", bytes("train.tsv") + sentence(100, 0) + "\t LOW\n");
+  std::string rows;
+  for (const char letter : bytes("train.tsv") + sentence(100, 0) + "\t LOW\n")
+    rows += letter == '\n' ? "\tx\n" : std::string(1, letter);
+  write("train.tsv", "text\tlabel\tsource\n" + rows);
   r.settings = {};
   start_from(r.settings, r.init);
   r.settings.epochs = 0.5, r.observers = {&listener};
@@ -205,7 +208,8 @@ TEST_F(ClassifierRunTest, WhatIsNotGivenIsChosenAndSaid) {
   const Json record = io::load_json(path("a/train_config.json")).at("settings");
   EXPECT_EQ(record.at("steps").as_int(), 1);  // half of 61 texts by 32
   EXPECT_EQ(record.at("lr").as_double(), 2e-4);
-  for (const char* said : {"61 training texts, 4 labels: high 20, low 20, mid 20, LOW 1",
+  for (const char* said : {"train.tsv: columns that are not used: source",
+                           "61 training texts, 4 labels: high 20, low 20, mid 20, LOW 1",
                            "\"low\" and \"LOW\" (1 texts) differ in capital letters",
                            "60 validation texts; \"high\" for all of them would have an accuracy of 0.33",
                            "1 step, adamw, linear rate 0.0002", "new, with random weights: classifier"}) {

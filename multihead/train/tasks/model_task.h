@@ -131,7 +131,9 @@ struct Files {
 template <class Texts>
 Files<Texts> read_files(const RunRequest& run,
                         Texts (*read)(const std::string& path, text::TableFormat format)) {
-  return {read(run.data, run.format), run.valid.empty() ? Texts() : read(run.valid, run.format)};
+  Files<Texts> files = {read(run.data, run.format), run.valid.empty() ? Texts() : read(run.valid, run.format)};
+  warn_of_unused(run, files.training.unused);
+  return files;
 }
 
 /// Checksums of a task's data.
