@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from ._core import SGD, Adam, AdamW, Optimizer, learning_rate
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Schedule", "learning_rate"]
+
+_KINDS_WITH = {"final_ratio": ("linear", "cosine", "wsd"), "embed_dim": ("noam",), "decay_share": ("wsd",)}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self.at(0)  # raises ValueError for fields that do not fit
+        for field in fields(self):
+            kinds = _KINDS_WITH.get(field.name)
+            if kinds and self.kind not in kinds and getattr(self, field.name) != field.default:
+                raise ValueError(f"schedule: {field.name} has no effect on {self.kind}, only on {', '.join(kinds)}")
 
     def at(self, step: int) -> float:
         """The rate of a step; steps count from 0."""

@@ -169,3 +169,6 @@ def test_schedules_are_objects():
     assert schedule == mh.optim.Schedule("cosine", 2.0, 2, 10) and schedule.at(1) == 2.0
     with pytest.raises(ValueError, match="total_steps"):
         mh.optim.Schedule("cosine", lr=1.0)
+    for wrong in (dict(kind="constant", final_ratio=0.1), dict(kind="cosine", total_steps=9, decay_share=0.1)):
+        with pytest.raises(ValueError, match=f"{list(wrong)[-1]} has no effect on {wrong['kind']}, only on"):
+            mh.optim.Schedule(**wrong)
