@@ -241,6 +241,7 @@ void expect_fields_survive(const Config& config, Read read, bool latent = false)
     changed = resolved(changed);
     EXPECT_FALSE(changed == before) << field.name;
     EXPECT_TRUE(read(config_to_json(changed), "config.json") == changed) << field.name;
+    EXPECT_TRUE(read(whole_config_to_json(changed), "rank 0") == changed) << field.name;
   }
 }
 

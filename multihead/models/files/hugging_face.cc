@@ -75,6 +75,11 @@ Json to_json(const Config& config) {
   return to_json(c, family_for(c));
 }
 
+template <class Config>
+Json whole_to_json(const Config& config) {
+  return to_json(resolved(config), families<Config>().back());
+}
+
 // The file's names of the fields that a message calls by ours, for its end.
 template <class Config>
 std::string names_in_file(std::string_view message, const Family<Config>& family) {
@@ -360,6 +365,11 @@ Json config_to_json(const LanguageModelConfig& config) { return to_json(config);
 Json config_to_json(const Seq2SeqConfig& config) { return to_json(config); }
 Json config_to_json(const EncoderConfig& config) { return to_json(config); }
 Json config_to_json(const ImageEncoderConfig& config) { return to_json(config); }
+
+Json whole_config_to_json(const LanguageModelConfig& config) { return whole_to_json(config); }
+Json whole_config_to_json(const Seq2SeqConfig& config) { return whole_to_json(config); }
+Json whole_config_to_json(const EncoderConfig& config) { return whole_to_json(config); }
+Json whole_config_to_json(const ImageEncoderConfig& config) { return whole_to_json(config); }
 
 LanguageModelConfig config_from_json(const Json& json, const std::string& where) {
   io::ConfigReader reader(json, where);

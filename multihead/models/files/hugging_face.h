@@ -27,6 +27,11 @@ Json config_to_json(const LanguageModelConfig& config);
 Json config_to_json(const Seq2SeqConfig& config);
 Json config_to_json(const EncoderConfig& config);
 Json config_to_json(const ImageEncoderConfig& config);
+/// The same under our own names, with the fields that other families take from the weights' file, such as `pooler`.
+Json whole_config_to_json(const LanguageModelConfig& config);
+Json whole_config_to_json(const Seq2SeqConfig& config);
+Json whole_config_to_json(const EncoderConfig& config);
+Json whole_config_to_json(const ImageEncoderConfig& config);
 /// Throws FormatError naming file and field; also for a field that is not known.
 LanguageModelConfig config_from_json(const Json& json, const std::string& where);
 Seq2SeqConfig seq2seq_config_from_json(const Json& json, const std::string& where);

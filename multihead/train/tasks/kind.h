@@ -21,7 +21,7 @@ class AnyRun {
   virtual void set_preset(const std::string& name) = 0;
   /// Takes over the model of request().init: its settings. Throws IoError, FormatError.
   virtual void start_from_init() = 0;
-  /// The model as config.json has it.
+  /// All that there is to say of the model's layers (models::whole_config_to_json), for the other ranks' set_model().
   virtual Json model() const = 0;
   virtual void set_model(const Json& config, const std::string& where) = 0;
   /// Throws ValueError naming the first invalid setting.

@@ -131,7 +131,8 @@ struct Files {
 template <class Texts>
 Files<Texts> read_files(const RunRequest& run,
                         Texts (*read)(const std::string& path, text::TableFormat format)) {
-  Files<Texts> files = {read(run.data, run.format), run.valid.empty() ? Texts() : read(run.valid, run.format)};
+  Files<Texts> files = {read(run.data, run.format),
+                        run.valid.empty() ? Texts() : read(run.valid, run.format)};
   warn_of_unused(run, files.training.unused);
   return files;
 }
@@ -392,7 +393,7 @@ class TaskRun final : public AnyRun {
     auto config = run_.settings.model;
     if constexpr (requires { run_.settings.positions; })
       config.context = std::max(config.context, run_.settings.positions);
-    return models::config_to_json(config);
+    return models::whole_config_to_json(config);
   }
   void set_model(const Json& config, const std::string& where) override {
     detail::read_config(run_.settings.model, config, where);
