@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/label_report.h"
 #include "cli/model_dir.h"
@@ -149,14 +153,34 @@ void report_label_sets(const embed::TextClassifier& classifier, const Tensor& lo
       loss, report.micro.f1, report.macro.f1, report.exact, inputs.labels.size(), to_text(report, names));
 }
 
+// A text, or a query and its document, with the number that it should have and the one it got.
+struct Judged {
+  std::string text, second;
+  double truth, score;
+};
+
+// A query and a document that several rows have count once, with the largest of their numbers, as in training.
+std::vector<Judged> without_repeats(const std::vector<Judged>& rows) {
+  std::vector<Judged> kept;
+  std::map<std::pair<std::string, std::string>, size_t> places;
+  for (const Judged& row : rows) {
+    const auto [place, is_new] = places.emplace(std::pair(row.text, row.second), kept.size());
+    if (is_new) kept.push_back(row);
+    double& truth = kept[place->second].truth;
+    truth = std::max(truth, row.truth);
+  }
+  return kept;
+}
+
 // Documents of one query are ranked; all scores are compared with the labels.
-void report_ranking(const std::vector<std::string>& queries, const std::vector<double>& truth,
-                    const Tensor& scores, const CommonOptions& common) {
-  std::map<std::string, std::vector<size_t>> groups;
-  for (size_t i = 0; i < queries.size(); ++i) groups[queries[i]].push_back(i);
+void report_ranking(const std::vector<Judged>& judged, const CommonOptions& common) {
+  std::map<std::string_view, std::vector<size_t>> groups;
+  std::vector<double> truth, all;
+  for (const Judged& row : judged) {
+    if (!row.second.empty()) groups[row.text].push_back(all.size());
+    truth.push_back(row.truth), all.push_back(row.score);
+  }
   train::RankingScore ranking;
-  std::vector<double> all;
-  for (size_t i = 0; i < truth.size(); ++i) all.push_back(scores.data<float>()[i]);
   for (const auto& [query, rows] : groups) {
     std::vector<float> own;
     std::vector<double> gains;
@@ -166,7 +190,7 @@ void report_ranking(const std::vector<std::string>& queries, const std::vector<d
   const double plain = train::pearson(all, truth), ranks = train::spearman(all, truth),
                error = train::mean_squared_error(all, truth);
   if (common.json) {
-    Json json = to_json(ranking);
+    Json json = ranking.queries() > 0 ? to_json(ranking) : Json::object();
     json["pairs"] = truth.size();
     json["pearson"] = number_or_null(plain);
     json["spearman"] = number_or_null(ranks);
@@ -206,7 +230,15 @@ int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledT
     }
     write_file_atomically(test.predictions, lines);
   }
-  report_ranking(texts.texts, truth, scores, common);
+  std::vector<Judged> judged;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    const std::string second = texts.seconds.empty() ? "" : texts.seconds[i];
+    judged.push_back({texts.texts[i], second, truth[i], scores.data<float>()[i]});
+  }
+  const bool ranks = !texts.seconds.empty() && !predicts_numbers;
+  if (ranks) judged = without_repeats(judged);
+  if (judged.size() < 2) throw InputError(concat(test.data, ": it has one pair, at least 2 are needed"));
+  report_ranking(judged, common);
   return kDone;
 }
 

@@ -72,6 +72,10 @@ expect 0 'spearman ' "$multihead" train embedder --init bert --data scored.tsv -
 expect 2 'must be less than the 20 columns' "$multihead" train embedder --init bert --data scored.tsv --out x --batch 2 --matryoshka 30
 expect 0 'ndcg at 10 [01]\.' "$multihead" train reranker --init bert --data triplets.tsv --valid triplets.tsv --out reranker "${fast[@]}"
 expect 0 'over       2 queries' "$multihead" eval reranker --data scored2.tsv
+cat scored2.tsv scored2.tsv >repeated.tsv # and its pairs are counted
+expect 0 "over       $(wc -l <scored2.tsv) pairs" "$multihead" eval reranker --data repeated.tsv
+[[ $("$multihead" eval reranker --data repeated.tsv --json) == "$("$multihead" eval reranker --data scored2.tsv --json)" ]] ||
+  fail 'eval counts a repeated pair twice'
 expect 0 'nats per pair' "$multihead" train reranker --init bert --data pairs.tsv --valid pairs.tsv --out mined --ranking lists --negatives 2 --miner bert "${fast[@]}"
 expect 3 'give a column "score" or "negative", or --negatives 4' "$multihead" train reranker --init bert --data pairs.tsv --out x
 expect 0 'f1 [01]\.' "$multihead" train tagger --init bert --data tagged.conll --valid tagged.conll --out spans "${fast[@]}"
@@ -110,6 +114,7 @@ expect 3 'give --regression true' "$multihead" train classifier --init bert --da
 expect 0 'mean squared error' "$multihead" train classifier --init bert --data numbers.tsv --valid numbers.tsv --out numbers --regression true "${fast[@]}"
 expect 0 'MSE        [0-9]' "$multihead" eval numbers --data numbers.tsv
 expect 0 '"pearson"' "$multihead" eval numbers --data numbers.tsv --json
+"$multihead" eval numbers --data numbers.tsv --json | grep -q mrr && fail 'numbers of single texts have no ranking'
 
 # Images in folders called by their labels.
 mkdir -p pictures/dark pictures/bright

@@ -68,16 +68,17 @@ Tensor places(int64_t count) {
   return Tensor::of<int64_t>({count}, all);
 }
 
-// The share of queries whose own document is among the `most` nearest ones.
-double share_found(const std::vector<std::vector<embed::Match>>& found, const std::vector<int64_t>& own,
-                   size_t most) {
-  int64_t hits = 0;
+// The mean over queries of the share of their own documents that are among the `most` nearest ones.
+double share_found(const std::vector<std::vector<embed::Match>>& found,
+                   const std::vector<std::set<int64_t>>& own, size_t most) {
+  double shares = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     const auto end = found[i].begin() + static_cast<std::ptrdiff_t>(std::min(most, found[i].size()));
-    hits +=
-        std::any_of(found[i].begin(), end, [&](const embed::Match& match) { return match.row == own[i]; });
+    const auto hits =
+        std::count_if(found[i].begin(), end, [&](const embed::Match& m) { return own[i].contains(m.row); });
+    shares += static_cast<double>(hits) / static_cast<double>(own[i].size());
   }
-  return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(found.size(), 1));
+  return shares / static_cast<double>(std::max<size_t>(found.size(), 1));
 }
 
 // The first row of every number, in the numbers' order.
@@ -274,9 +275,12 @@ std::optional<RetrievalScore> EmbedderTask::score(int64_t most, const Sharing& s
     compare_with_scores(queries, documents, data_.validation.scores, all, score);
     return score;
   }
-  const std::vector<int64_t> own = numbers_of(data_.validation.documents, all);
+  const std::vector<int64_t> query = numbers_of(data_.validation.queries, all),
+                             document = numbers_of(data_.validation.documents, all);
   const std::vector<std::vector<embed::Match>> found =
-      embed::nearest(queries, distinct_rows(documents, own), 10);
+      embed::nearest(distinct_rows(queries, query), distinct_rows(documents, document), 10);
+  std::vector<std::set<int64_t>> own(found.size());
+  for (size_t i = 0; i < query.size(); ++i) own[static_cast<size_t>(query[i])].insert(document[i]);
   score.recall_at_1 = share_found(found, own, 1);
   score.recall_at_10 = share_found(found, own, 10);
   return score;

@@ -41,6 +41,24 @@ class EmbedderRunTest : public EncoderRunTest {
   }
 };
 
+// config.json does not say whether there is a pooler.
+TEST_F(EmbedderRunTest, OtherRanksHaveTheLeadersLayers) {
+  for (const bool pooler : {false, true}) {
+    models::EncoderConfig config = models::load_encoder(path("bert")).config();
+    config.pooler = pooler;
+    models::Encoder encoder = encoder_from(config, models::load_encoder(path("bert")), 1);
+    const std::string folder = path(pooler ? "with" : "without");
+    models::save_encoder(encoder, folder);
+    text::Tokenizer::load(path("bert")).save(folder);
+    const std::unique_ptr<AnyRun> leader = EmbedderTask::kind().make(), other = EmbedderTask::kind().make();
+    leader->request().init = folder;
+    leader->start_from_init();
+    other->set_model(leader->model(), "rank 0");
+    EXPECT_EQ(other->model(), leader->model());
+    EXPECT_EQ(other->model().at("pooler"), Json(pooler));
+  }
+}
+
 TEST_F(EmbedderRunTest, EqualDocumentsAreOneInRecall) {
   std::string pairs;
   for (uint64_t i = 0; i < 6; ++i) pairs += sentence(i, 0) + "\t" + sentence(1, 5) + "\n";
@@ -48,6 +66,18 @@ TEST_F(EmbedderRunTest, EqualDocumentsAreOneInRecall) {
   EmbedderRun r = run("a");
   r.settings.steps = 1, r.settings.warmup_steps = 0;
   EXPECT_EQ(train_embedder(r).validation->recall_at_1, 1);
+}
+
+// As eval counts them: a query with several documents is one, and half of them is half.
+TEST_F(EmbedderRunTest, EqualQueriesAreOneInRecall) {
+  const std::string query = sentence(0, 0);
+  write("valid.tsv", query + "\t" + sentence(1, 5) + "\n" + query + "\t" + sentence(2, 5) + "\n" + query +
+                         "\t" + sentence(2, 5) + "\n");
+  EmbedderRun r = run("a");
+  r.settings.steps = 1, r.settings.warmup_steps = 0;
+  const RetrievalScore score = *train_embedder(r).validation;
+  EXPECT_EQ(score.recall_at_1, 0.5);
+  EXPECT_EQ(score.recall_at_10, 1);
 }
 
 TEST_F(EmbedderRunTest, LearnsAndLeavesAFolderOfSentenceTransformers) {
