@@ -216,7 +216,7 @@ def test_where_templates_come_from(with_template, tmp_path):
             tokenizer.apply_chat_template(wrong)
 
 
-def test_an_empty_template_is_one_and_integers_have_64_bits(with_template):
+def test_an_empty_template_is_one_and_integers_have_any_size(with_template):
     tokenizer = with_template("{{ messages[0].content }}{{ n }}")
     messages = [{"role": "user", "content": "the"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False, chat_template="") == ""
@@ -224,8 +224,7 @@ def test_an_empty_template_is_one_and_integers_have_64_bits(with_template):
     for variables in ({"x": {1: "a"}}, {"x": [{"y": {None: 1}}]}):
         with pytest.raises(TypeError, match="keys must be strings, got (1|None)"):
             tokenizer.apply_chat_template(messages, **variables)
-    with pytest.raises(ValueError, match="10000000000000000000000000 has more than 64 bits"):
-        tokenizer.apply_chat_template(messages, n=[10**25])
+    assert tokenizer.apply_chat_template(messages, tokenize=False, n=[-(10**25)]) == f"the{[-(10**25)]}"
 
 
 def test_keywords_of_transformers_are_no_variables(with_template):

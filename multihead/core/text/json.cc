@@ -95,10 +95,14 @@ Json::Json(std::string_view value) {
     std::copy(value.begin(), value.end(), bytes_ + 1);
     return;
   }
-  Head* head = with_capacity<char>(nullptr, value.size());
+  *this = of_characters(kLongText, value);
+}
+
+Json Json::of_characters(Mark mark, std::string_view characters) {
+  Head* head = with_capacity<char>(nullptr, characters.size());
   head->size = head->capacity;
-  std::copy(value.begin(), value.end(), elements<char>(head));
-  *this = Json(kLongText, reinterpret_cast<intptr_t>(head));
+  std::copy(characters.begin(), characters.end(), elements<char>(head));
+  return {mark, reinterpret_cast<intptr_t>(head)};
 }
 
 Json::Json(const JsonText& value) : Json(value.value_) {}
@@ -125,6 +129,8 @@ Json::Json(float value) : Json(static_cast<double>(value)) {
 Json::Json(const Json& other) : Json() {
   if (other.bytes_[0] == kLongText) {
     *this = Json(other.text());
+  } else if (other.bytes_[0] == kDigits) {
+    *this = of_characters(kDigits, other.digits());
   } else if (other.is_array()) {
     *this = array();
     reserve(other.size());
@@ -152,8 +158,8 @@ int64_t Json::too_large(uint64_t value) {
 }
 
 Json::Kind Json::kind() const {
-  constexpr Kind kKinds[] = {Kind::string,  Kind::array,   Kind::object, Kind::null,
-                             Kind::boolean, Kind::integer, Kind::number};
+  constexpr Kind kKinds[] = {Kind::string, Kind::number,  Kind::array,   Kind::object,
+                             Kind::null,   Kind::boolean, Kind::integer, Kind::number};
   return kKinds[std::max<int>(bytes_[0], kLongText) - kLongText];
 }
 
@@ -164,6 +170,12 @@ void Json::expect(Kind wanted) const {
 std::string_view Json::text() const {
   expect(Kind::string);
   if (bytes_[0] < kLongText) return {reinterpret_cast<const char*>(bytes_ + 1), bytes_[0]};
+  const auto characters = all<const char>(payload<Head*>());
+  return {characters.data(), characters.size()};
+}
+
+std::string_view Json::digits() const {
+  if (bytes_[0] != kDigits) return {};
   const auto characters = all<const char>(payload<Head*>());
   return {characters.data(), characters.size()};
 }
@@ -181,7 +193,10 @@ int64_t Json::as_int() const {
 double Json::as_double() const {
   if (is_integer()) return static_cast<double>(payload<int64_t>());
   expect(Kind::number);
-  return payload<double>();
+  const std::string_view spelled = digits();
+  double value = payload<double>();
+  if (!spelled.empty()) std::from_chars(spelled.data(), spelled.data() + spelled.size(), value);
+  return value;
 }
 
 std::span<const Json> Json::items() const {
@@ -278,9 +293,10 @@ bool Json::operator==(const Json& other) const {
       return theirs != nullptr && member.value == *theirs;
     });
   }
-  return is_null() || (is_bool()      ? as_bool() == other.as_bool()
-                       : is_integer() ? as_int() == other.as_int()
-                                      : as_double() == other.as_double());
+  if (is_null() || is_bool()) return is_null() || as_bool() == other.as_bool();
+  if (is_integer()) return as_int() == other.as_int();
+  const bool is_large = !digits().empty() || !other.digits().empty();
+  return is_large ? digits() == other.digits() : as_double() == other.as_double();
 }
 
 Json number_or_null(double x) { return std::isfinite(x) ? Json(x) : Json(); }

@@ -64,7 +64,7 @@ class Json {
 
   /// Strict RFC 8259: UTF-8 without byte order mark; no comments, trailing commas, NaN or Infinity;
   /// duplicate keys and numbers beyond a double are errors. `where`, usually a file name, starts every
-  /// message. Integers within int64 are exact; larger ones become numbers.
+  /// message. Integers within int64 are exact; larger ones are numbers, written with their digits again.
   /// Throws    FormatError with line, column and byte
   static Json parse(std::string_view text, std::string_view where = "json", const JsonLimits& limits = {});
   /// One line, or lines indented by `indent` >= 0 spaces. The same value always gives the same bytes.
@@ -85,6 +85,8 @@ class Json {
   bool as_bool() const;
   int64_t as_int() const;
   double as_double() const;
+  /// The digits, with the sign, of an integer beyond int64, which is a number; else empty.
+  std::string_view digits() const;
   std::string as_string() const { return std::string(text()); }
   std::span<const Json> items() const;
   /// In input order.
@@ -112,9 +114,19 @@ class Json {
   friend class JsonText;
   // The first byte: the length of a short text, which lies in the bytes after it, or one of these; then the
   // last eight bytes are a number, or a pointer to memory.
-  enum Mark : unsigned char { kLongText = 16, kArray, kObject, kNull, kBoolean, kInteger, kNumber };
+  enum Mark : unsigned char {
+    kLongText = 16,
+    kDigits,  // of an integer beyond int64
+    kArray,
+    kObject,
+    kNull,
+    kBoolean,
+    kInteger,
+    kNumber
+  };
 
   Json(Mark mark, int64_t payload);
+  static Json of_characters(Mark mark, std::string_view characters);
   [[noreturn]] static int64_t too_large(uint64_t value);
   void swap(Json& other) noexcept { std::swap(bytes_, other.bytes_); }
   void expect(Kind wanted) const;

@@ -66,7 +66,7 @@ class JsonBuilder {
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
   bool number_unsigned(uint64_t value) {
-    return put(std::in_range<int64_t>(value) ? Json(value) : Json(static_cast<double>(value)));
+    return std::in_range<int64_t>(value) ? put(Json(value)) : large_integer(std::to_string(value));
   }
   // The tokenizer sends only literals with a minus here, so 0 was -0.
   bool number_integer(int64_t value) { return put(value == 0 ? Json(-0.0) : Json(value)); }
@@ -79,7 +79,8 @@ class JsonBuilder {
     const char* const end = spelled.data() + spelled.size();
     const auto [stopped, error] = std::from_chars(spelled.data(), end, value);
     if (error == std::errc::result_out_of_range && std::abs(value) > 1) return fail("number is too large");
-    return stopped == end ? put(Json(value)) : fail("number is not understood");
+    if (stopped != end) return fail("number is not understood");
+    return spelled.find_first_of(".eE") == spelled.npos ? large_integer(spelled) : put(Json(value));
   }
   bool string(std::string& value) { return put(Json(value), text_memory(value)); }
   bool binary(std::vector<uint8_t>&) { return fail("binary value"); }
@@ -103,6 +104,10 @@ class JsonBuilder {
   std::optional<size_t> error_byte;
 
  private:
+  bool large_integer(const std::string& digits) {
+    return put(Json::of_characters(Json::kDigits, digits), text_memory(digits));
+  }
+
   bool fail(std::string text) {
     problem = std::move(text);
     return false;

@@ -173,6 +173,16 @@ TEST(JsonTest, IntegersAreExactAndTheRestAreNumbers) {
     EXPECT_TRUE(Json::parse(text).is_number()) << text;
     EXPECT_THROW(Json::parse(text).as_int(), FormatError) << text;
   }
+  for (const char* text : {"9223372036854775808", "18446744073709551616", "-9223372036854775809"}) {
+    Json large = Json::parse(text), copy = large;
+    EXPECT_EQ(large.dump(), text);
+    large = Json(1);
+    EXPECT_EQ(copy.digits(), text);
+    EXPECT_EQ(copy, Json::parse(text));
+    EXPECT_NE(copy, Json(copy.as_double()));
+    EXPECT_NE(copy, Json::parse(std::string(text) + "0"));
+  }
+  EXPECT_NE(Json::parse("18446744073709551616"), Json::parse("18446744073709551617"));  // equal as doubles
   EXPECT_TRUE(std::signbit(Json::parse("-0").as_double()));
   EXPECT_EQ(Json::parse("1000000000000000019884624838656").as_double(), 1e30);
   EXPECT_THROW(Json(UINT64_MAX), ValueError);

@@ -77,7 +77,7 @@ void append_json(std::string& out, const Json& json, int indent, int depth) {
       out += std::to_string(json.as_int());
       break;
     case Json::Kind::number:
-      append_double(out, json.as_double());
+      if (out += json.digits(); json.digits().empty()) append_double(out, json.as_double());
       break;
     case Json::Kind::string:
       append_string(out, json.as_string());

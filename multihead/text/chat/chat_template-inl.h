@@ -25,14 +25,20 @@ struct TemplateList;
 struct TemplateDict;
 struct TemplateNamespace;
 
-/// Undefined (monostate), none (nullptr), a truth, a number, a string, a list, a dictionary, namespace() or a
-/// macro.
+/// The digits of an integer beyond int64, which is written and not computed with.
+struct TemplateDigits {
+  std::string text;
+};
+
+/// Undefined (monostate), none (nullptr), a truth, a number, a string, a list, a dictionary, namespace(), a macro or a
+/// large integer.
 struct TemplateValue {
   using Text = std::shared_ptr<const std::string>;
   using List = std::shared_ptr<const TemplateList>;
   using Dict = std::shared_ptr<const TemplateDict>;
-  using Variant = std::variant<std::monostate, std::nullptr_t, bool, int64_t, double, Text, List, Dict,
-                               TemplateNamespace*, const TemplateNode*>;
+  using Variant =
+      std::variant<std::monostate, std::nullptr_t, bool, int64_t, double, Text, List, Dict,
+                   TemplateNamespace*, const TemplateNode*, std::shared_ptr<const TemplateDigits>>;
   Variant is;
 
   TemplateValue() = default;
@@ -47,6 +53,10 @@ struct TemplateValue {
     return std::get_if<T>(&is);
   }
   const std::string* text() const { return as<Text>() ? as<Text>()->get() : nullptr; }
+  const std::string* digits() const {
+    const auto* digits = as<std::shared_ptr<const TemplateDigits>>();
+    return digits != nullptr ? &(*digits)->text : nullptr;
+  }
   const TemplateList* list() const { return as<List>() ? as<List>()->get() : nullptr; }
   /// The list, if it is an iterator.
   const TemplateList* iterator() const;

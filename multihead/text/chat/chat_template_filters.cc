@@ -327,7 +327,7 @@ constexpr TemplateFunction kFilters[] = {
     {"upper", to_upper},
 };
 
-bool is_integer(const Value& value) { return value.as<int64_t>() != nullptr; }
+bool is_integer(const Value& value) { return value.as<int64_t>() != nullptr || value.digits() != nullptr; }
 bool is_number(const Value& value) {
   return is_integer(value) || value.as<double>() != nullptr || value.as<bool>() != nullptr;
 }
@@ -353,7 +353,7 @@ constexpr auto equals = compare<'=', false>, differs = compare<'!', true>, is_le
 
 template <bool odd>
 Value has_parity(const In& in) {
-  if (!is_integer(in.on())) in.unsupported();
+  if (in.on().as<int64_t>() == nullptr) in.unsupported();
   return (*in.on().as<int64_t>() % 2 != 0) == odd;
 }
 

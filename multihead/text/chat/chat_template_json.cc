@@ -29,7 +29,7 @@ class Writer {
       out += *b ? "true" : "false";
     } else if (const auto* number = value.as<double>(); number != nullptr && !std::isfinite(*number)) {
       out += std::isnan(*number) ? "NaN" : *number > 0 ? "Infinity" : "-Infinity";
-    } else if (value.as<int64_t>() != nullptr || number != nullptr) {
+    } else if (value.as<int64_t>() != nullptr || number != nullptr || value.digits() != nullptr) {
       out += budget_.text(value, line_);
     } else if (value.text() != nullptr) {
       text(*value.text());

@@ -357,6 +357,19 @@ TEST(ChatTemplate, MessagesAndVariablesOfAnyKind) {
   EXPECT_THROW(render_json("x", "{}"), ValueError);
 }
 
+// As Python has them: hashes are often such.
+TEST(ChatTemplate, IntegersBeyond64BitsKeepTheirDigits) {
+  const char* const ids = R"({"a": 9223372036854775808, "b": -100000000000000000000, "c": 1e20})";
+  EXPECT_EQ(
+      render_json("{{ a }} {{ b|tojson }} {{ [a] }} {{ a|string }} {{ c }} {{ a is integer }}", "[]", ids),
+      "9223372036854775808 -100000000000000000000 [9223372036854775808] 9223372036854775808 1e+20 True");
+  EXPECT_EQ(render_json("{{ a == a }}{{ a == b }}{{ a == 1 }}{% if a %}yes{% endif %}", "[]", ids),
+            "TrueFalseFalseyes");
+  for (const char* source :
+       {"{{ a + 1 }}", "{{ a > 1 }}", "{{ a is odd }}", "{{ a == c }}", "{{ -a }}", "{{ [a, 1]|sort }}"})
+    EXPECT_THROW(render_json(source, "[]", ids), FormatError) << source;
+}
+
 TEST(ChatTemplate, ManyArgumentsAndLongNeedlesCostWhatTheyTake) {
   std::string parameters, arguments;
   for (int i = 0; i < 40000; ++i) {

@@ -84,8 +84,9 @@ bool Value::truth() const {
 }
 
 const char* Value::kind() const {
-  static constexpr const char* kNames[] = {"undefined", "none",   "a truth value", "an integer",  "a number",
-                                           "a string",  "a list", "a dictionary",  "a namespace", "a macro"};
+  static constexpr const char* kNames[] = {"undefined",   "none",     "a truth value",  "an integer",
+                                           "a number",    "a string", "a list",         "a dictionary",
+                                           "a namespace", "a macro",  "a large integer"};
   static constexpr const char* kLists[] = {"a list", "a tuple", "a range", "a dictionary's view",
                                            "an iterator"};
   if (list() != nullptr) return kLists[static_cast<size_t>(list()->kind)];
@@ -135,7 +136,9 @@ Value TemplateBudget::of(const Json& json, int line) {
     case Json::Kind::integer:
       return json.as_int();
     case Json::Kind::number:
-      return json.as_double();
+      if (json.digits().empty()) return json.as_double();
+      spend(json.digits().size(), line);
+      return std::make_shared<const TemplateDigits>(TemplateDigits{std::string(json.digits())});
     case Json::Kind::string:
       return string(json.as_string(), line);
     case Json::Kind::array: {
@@ -162,6 +165,7 @@ std::string TemplateBudget::text(const Value& value, int line) {
   if (const auto* b = value.as<bool>()) return *b ? "True" : "False";
   if (const auto* i = value.as<int64_t>()) return std::to_string(*i);
   if (const auto* d = value.as<double>()) return template_number(*d);
+  if (value.digits() != nullptr) return *value.digits();
   if (value.list() != nullptr || value.dict() != nullptr) return repr(value, line);
   if (value.text() == nullptr) program.fail(line, value.kind(), " as text is not supported");
   spend(value.text()->size(), line);
@@ -172,7 +176,11 @@ bool TemplateBudget::equal(const Value& a, const Value& b, int line) {
   spend(8, line);
   if (const auto x = integer(a), y = integer(b); x && y) return *x == *y;
   if (const auto x = number(a), y = number(b); x && y) return *x == *y;
+  if ((a.digits() != nullptr && b.as<double>() != nullptr) ||
+      (b.digits() != nullptr && a.as<double>() != nullptr))
+    program.fail(line, "comparing ", a.kind(), " with ", b.kind(), " is not supported");
   if (a.is.index() != b.is.index()) return false;
+  if (a.digits() != nullptr) return *a.digits() == *b.digits();
   if (a.undefined() || a.none()) return true;
   if (a.text() != nullptr) {
     spend(std::min(a.text()->size(), b.text()->size()) / 16, line);
@@ -317,7 +325,7 @@ constexpr const char* kPythons[] = {"append",       "as_integer_ratio",
 
 bool is_plain(const Value& value) {
   return value.text() != nullptr || value.list() != nullptr || value.as<int64_t>() != nullptr ||
-         value.as<double>() != nullptr || value.as<bool>() != nullptr;
+         value.as<double>() != nullptr || value.as<bool>() != nullptr || value.digits() != nullptr;
 }
 
 }  // namespace

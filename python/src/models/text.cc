@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "multihead/core/text/numbers-inl.h"
 #include "multihead/models/files/adapter.h"
 #include "multihead/text/corpus/token_labels.h"
 #include "multihead/text/tokenizer/tokenizer.h"
@@ -107,17 +106,10 @@ void check_keys(nb::handle value) {
   }
 }
 
-// Converts by way of Python's json module, which refuses what JSON cannot hold. An integer of more than 64 bits would be
-// a float here.
+// Converts by way of Python's json module, which refuses what JSON cannot hold.
 Json to_json(nb::handle value) {
   const nb::object json = nb::module_::import_("json");
   const nb::object text = json.attr("dumps")(value, "ensure_ascii"_a = false, "allow_nan"_a = false);
-  const auto check = [](const std::string& digits) {
-    if (!spelled_number<int64_t>(digits))
-      throw nb::value_error(concat("apply_chat_template: ", digits, " has more than 64 bits").c_str());
-    return 0;
-  };
-  json.attr("loads")(text, "parse_int"_a = nb::cpp_function(check));
   check_keys(value);  // behind dumps(), which refuses what holds itself
   return Json::parse(nb::cast<std::string>(text), "apply_chat_template");
 }
