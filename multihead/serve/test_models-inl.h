@@ -45,8 +45,8 @@ inline embed::SentenceEncoder test_sentence_encoder() {
   return {embed::TextModel(test_encoder(models::EncoderHead::none)), test_tokenizer()};
 }
 
-inline embed::TextClassifier test_classifier() {
-  return {test_encoder(models::EncoderHead::classification, 1),
+inline embed::TextClassifier test_classifier(int64_t labels = 1) {
+  return {test_encoder(models::EncoderHead::classification, labels),
           text::Tokenizer::train_wordpiece("the cat sat on the mat", {.vocab_size = 60})};
 }
 

@@ -71,6 +71,19 @@ Json read_function(const Json& tool, const std::string& place, bool is_flat, boo
   return function;
 }
 
+// The tool as /v1/chat/completions has it: templates write what is there, an empty description too, in its order, and
+// may read parameters, of which `function` has those of a function without any.
+Json nested_tool(const Json& tool, const Json& function, bool is_flat) {
+  Json own = is_flat ? Json::object() : tool.at("function");
+  for (const JsonMember& member : tool.members()) {
+    if (is_flat && member.key.view() != "type") own[member.key] = member.value;
+  }
+  if (own["parameters"].is_null()) own["parameters"] = function.at("parameters");
+  Json nested = is_flat ? Json::object({{"type", "function"}}) : tool;
+  nested["function"] = std::move(own);
+  return nested;
+}
+
 // The function that tool_choice names, or none.
 std::string named_function(const Json& choice, bool is_flat) {
   Fields outer(choice, "tool_choice.");
@@ -187,7 +200,7 @@ ToolRequest read_tools(Fields& fields, const ServedModel& model, bool is_flat) {
         throw ApiError(400, concat("tools has two functions ", request.functions[i].at("name").dump()),
                        "tools");
     }
-    request.tools.push_back(Json::object({{"type", "function"}, {"function", request.functions.back()}}));
+    request.tools.push_back(nested_tool(given->at(i), request.functions.back(), is_flat));
   }
   request.style = text::tool_style(model.chat_template);
   if (!request.style) {
@@ -214,7 +227,9 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
     const std::string name = function_name(function);
     const Json& arguments = function.required("arguments");
     Json parsed = arguments;
-    if (arguments.is_string()) {
+    if (arguments == Json("")) {  // of a call without any
+      parsed = Json::object();
+    } else if (arguments.is_string()) {
       try {
         parsed = Json::parse(arguments.as_string(), at + ".function.arguments");
       } catch (const FormatError& error) {
@@ -232,6 +247,54 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
   return list;
 }
 
+namespace {
+
+bool has_parts(const Json& message) { return message.at("content").is_array(); }
+
+// The messages with a word of its own in place of each one's parts: as one part, or as a text.
+Json with_words(const Json& messages, bool as_part) {
+  Json list = Json::array();
+  for (const Json& message : messages.items()) {
+    Json own = message;
+    if (has_parts(message)) {
+      const std::string word = concat("qzWord", list.size(), "q");
+      own["content"] = word;
+      if (as_part) own["content"] = Json(std::vector<Json>{Json::object({{"type", "text"}, {"text", word}})});
+    }
+    list.push_back(std::move(own));
+  }
+  return list;
+}
+
+// Whether the model's template writes a part as it writes a text; others fail, drop it or print the list.
+bool reads_parts(const text::Tokenizer& tokenizer, const Json& messages, const Json& variables) {
+  try {
+    return tokenizer.apply_chat_template(with_words(messages, true), true, variables) ==
+           tokenizer.apply_chat_template(with_words(messages, false), true, variables);
+  } catch (const std::invalid_argument&) {
+    return false;
+  } catch (const FormatError&) {
+    return false;
+  }
+}
+
+// Joins the texts of each message's parts, as they are.
+void join_parts(Json& messages) {
+  Json joined = Json::array();
+  for (const Json& message : messages.items()) {
+    Json own = message;
+    if (has_parts(message)) {
+      std::string text;
+      for (const Json& part : message.at("content").items()) text += part.at("text").as_string();
+      own["content"] = text;
+    }
+    joined.push_back(std::move(own));
+  }
+  messages = std::move(joined);
+}
+
+}  // namespace
+
 void set_chat(const ServedModel& model, Json messages, Json variables, ToolRequest tools,
               GenerationJob& job) {
   std::string prefix;
@@ -239,7 +302,10 @@ void set_chat(const ServedModel& model, Json messages, Json variables, ToolReque
                                      [](const Json& message) { return message.contains("tool_calls"); });
   const std::optional<text::ToolStyle> style =
       tools.style ? tools.style : text::tool_style(model.chat_template);
-  if (style && (tools.style || has_calls)) messages = text::tool_messages(*style, messages, tools.tools);
+  if (style && (tools.style || has_calls)) {
+    if (*style == text::ToolStyle::list) join_parts(messages);
+    messages = text::tool_messages(*style, messages, tools.tools);
+  }
   if (tools.style) {
     if (*tools.style != text::ToolStyle::list) variables["tools"] = tools.tools;
     if (job.constraint && !job.schema && !tools.must_call)
@@ -251,6 +317,8 @@ void set_chat(const ServedModel& model, Json messages, Json variables, ToolReque
   job.prompts = [&model, prefix, messages = std::make_shared<Json>(std::move(messages)),
                  variables = std::make_shared<Json>(std::move(variables))] {
     const text::Tokenizer& tokenizer = model.writer().tokenizer;
+    if (std::ranges::any_of(messages->items(), has_parts) && !reads_parts(tokenizer, *messages, *variables))
+      join_parts(*messages);
     try {
       const std::string prompt = tokenizer.apply_chat_template(*messages, true, *variables) + prefix;
       return std::vector<TokenIds>{tokenizer.encode(prompt, {.parse_special = true, .add_template = false})};

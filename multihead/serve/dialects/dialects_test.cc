@@ -220,7 +220,9 @@ std::vector<float> floats(const Json& list) {
 }
 
 TEST(DialectsTest, RanksAsTheClassifierDoes) {
-  Service service(test_models(), {});
+  std::vector<Model> models = test_models();
+  models.insert(models.begin(), {.name = "three", .any = test_classifier(3)});  // which does not rank
+  Service service(std::move(models), {});
   const embed::TextClassifier classifier = test_classifier();
   const std::vector<embed::TextPair> pairs = {{"a cat", "the mat"}, {"a cat", "sat on"}, {"a cat", "the"}};
   const Tensor logits = classifier.logits(pairs), scores = embed::label_probabilities(logits);
@@ -243,13 +245,14 @@ TEST(DialectsTest, RanksAsTheClassifierDoes) {
   ASSERT_EQ(tei.size(), 3);
   EXPECT_EQ(static_cast<float>(tei.at(size_t{0}).at("score").as_double()), scores.data<float>()[best]);
   EXPECT_EQ(static_cast<float>(raw.at(size_t{0}).at("score").as_double()), logits.data<float>()[best]);
-  const Json one = ask(service, "/predict", R"({"inputs":["a cat","the mat"]})").json();
+  const Json one = ask(service, "/predict", R"({"model":"rank","inputs":["a cat","the mat"]})").json();
   EXPECT_EQ(static_cast<float>(one.at(size_t{0}).at("score").as_double()), scores.data<float>()[0]);
   const Json batch =
-      ask(service, "/predict", R"({"inputs":[["a cat","the mat"],["a cat","sat on"]],"raw_scores":true})")
+      ask(service, "/predict",
+          R"({"model":"rank","inputs":[["a cat","the mat"],["a cat","sat on"]],"raw_scores":true})")
           .json();
   EXPECT_EQ(static_cast<float>(batch.at(1).at(size_t{0}).at("score").as_double()), logits.data<float>()[1]);
-  EXPECT_EQ(ask(service, "/predict", R"({"inputs":"a cat","parameters":{}})")
+  EXPECT_EQ(ask(service, "/predict", R"({"model":"rank","inputs":"a cat","parameters":{}})")
                 .json()
                 .at(size_t{0})
                 .at("label")
@@ -322,6 +325,8 @@ TEST(DialectsTest, OllamasOtherRequests) {
   EXPECT_EQ(loaded.at("message").at("content").as_string(), "");
   const std::string options = R"("options":{"mirostat":null,"num_ctx":null,"num_thread":2})";
   EXPECT_EQ(ask(service, "/api/embed", R"({"model":"enc","input":["a"],)" + options + "}").status, 200);
+  EXPECT_EQ(ask(service, "/api/show", R"({"model":"enc"})").json().at("capabilities").dump(),
+            R"(["embedding"])");
 }
 
 // The data of a stream's events, without the last one.

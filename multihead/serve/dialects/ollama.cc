@@ -260,7 +260,7 @@ void ollama_show(const Call& call) {
   fields.finish();
   const bool writes = std::holds_alternative<Writer>(model.model.any);
   std::vector<Json> capabilities = {writes ? "completion" : "embedding"};
-  if (text::tool_style(model.chat_template)) capabilities.emplace_back("tools");
+  if (writes && text::tool_style(model.chat_template)) capabilities.emplace_back("tools");
   call.reply->answer_json(
       Json::object(
           {{"modelfile", ""},

@@ -15,12 +15,16 @@ std::string tei_body(const ApiError& error) {
   return Json::object({{"error", valid_utf8(error.what())}, {"error_type", type}}).dump();
 }
 
+bool ranks(const embed::TextClassifier& classifier) { return classifier.num_labels() == 1; }
+
 // The model that a request names, else the first that can do it.
 template <class Kind>
-ServedModel& model_or_first(const Call& call, Fields& fields) {
+ServedModel& model_or_first(
+    const Call& call, Fields& fields, bool (*can)(const Kind&) = [](const Kind&) { return true; }) {
   if (fields.find("model") != nullptr) return call.model_named(fields.text("model"));
   for (ServedModel& model : call.service.models) {
-    if (std::holds_alternative<Kind>(model.model.any)) return model;
+    const Kind* const kind = std::get_if<Kind>(&model.model.any);
+    if (kind != nullptr && can(*kind)) return model;
   }
   throw ApiError(404, "none of the served models can do this", "model", "model_not_found");
 }
@@ -115,9 +119,9 @@ const ErrorStyle kTeiErrors = {tei_body, tei_body};
 
 void rerank(const Call& call) {
   Fields fields(call.request);
-  ServedModel& model = model_or_first<embed::TextClassifier>(call, fields);
+  ServedModel& model = model_or_first<embed::TextClassifier>(call, fields, ranks);
   const embed::TextClassifier& classifier = model.classifier();
-  if (classifier.num_labels() != 1) {
+  if (!ranks(classifier)) {
     throw ApiError(400,
                    concat("the model ", quote(model.model.name), " has ", classifier.num_labels(),
                           " labels; ranking needs one"),
@@ -230,7 +234,7 @@ void tei_info(const Call& call) {
     Json names = Json::object();
     for (int64_t i = 0; i < classifier->num_labels(); ++i)
       names[std::to_string(i)] = valid_utf8(classifier->label(i));
-    type[classifier->num_labels() == 1 ? "reranker" : "classifier"] = Json::object({{"id2label", names}});
+    type[ranks(*classifier) ? "reranker" : "classifier"] = Json::object({{"id2label", names}});
   } else {
     type["embedding"] = Json::object();
   }

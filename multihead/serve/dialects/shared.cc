@@ -12,16 +12,16 @@
 namespace multihead::serve {
 namespace {
 
-// The texts of a message's parts, joined as they are.
-std::string joined_parts(const Json& parts, const std::string& place) {
-  std::string text;
+// A message's parts, all of which must be texts.
+Json read_parts(const Json& parts, const std::string& place) {
+  Json texts = Json::array();
   for (size_t i = 0; i < parts.size(); ++i) {
     Fields part(parts.at(i), concat(place, "[", i, "]."));
     part.only("type", {Json("text")});
-    text += part.required_text("text");
+    texts.push_back(Json::object({{"type", "text"}, {"text", part.required_text("text")}}));
     part.finish();
   }
-  return text;
+  return texts;
 }
 
 TokenIds token_array(const Json& list, const std::string& place) {
@@ -78,7 +78,7 @@ Json read_messages(const Json& messages, const std::string& place) {
       message.refuse("content", "a text or an array of parts");
     Json own = Json::object({{"role", role}, {"content", ""}});
     if (content != nullptr)
-      own["content"] = content->is_string() ? *content : Json(joined_parts(*content, at + ".content"));
+      own["content"] = content->is_string() ? *content : read_parts(*content, at + ".content");
     if (calls != nullptr) own["tool_calls"] = read_tool_calls(*calls, at + ".tool_calls");
     if (role == "tool") own["tool_call_id"] = message.text("tool_call_id");
     if (const std::string name = message.text("tool_name", message.text("name")); !name.empty())
