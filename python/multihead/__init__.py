@@ -6,7 +6,8 @@ possible, and returns Tensors: numpy.asarray(tensor) and torch.from_dlpack(tenso
 
 import sys as _sys
 
-from . import _core  # before anything that imports NumPy: it refuses subinterpreters
+from . import _main_interpreter  # before the extension and NumPy: it refuses subinterpreters
+from . import _core
 from . import _copies, _parts, _printing, _subclasses, _tensor_methods, _tensor_numpy
 
 _copies.install()

@@ -2,7 +2,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <new>
+#include <string>
+#include <string_view>
 
 #include "cli/program.h"
 #include "multihead/core/error.h"
@@ -10,6 +13,7 @@
 #include "multihead/core/memory/storage.h"
 #include "multihead/core/tensor/tensor.h"
 #include "multihead/core/text/json.h"
+#include "multihead/core/text/utf8.h"
 #include "multihead/core/threads/parallel.h"
 #include "multihead/core/threads/threads.h"
 #include "multihead/core/version.h"
@@ -39,9 +43,16 @@ nb::object make_exception(nb::module_& m, const char* name, const char* doc, PyO
 }
 
 // Names of files and arguments may not be UTF-8, which Python would refuse, and may hold control characters
-// for a terminal.
+// for a terminal. Lists have a line for each member.
 void raise(PyObject* type, const std::exception& error) {
-  PyErr_SetString(type, printable(error.what()).c_str());
+  std::string shown;
+  for (std::string_view rest = error.what(); !rest.empty();) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    shown += printable(rest.substr(0, end));
+    rest.remove_prefix(end);
+    if (!rest.empty()) shown += '\n', rest.remove_prefix(1);
+  }
+  PyErr_SetString(type, shown.c_str());
 }
 
 void translate(const std::exception_ptr& pointer, void*) {

@@ -94,14 +94,15 @@ def test_a_del_computes_while_the_interpreter_ends(threads):
 
 def test_a_subinterpreter_is_refused():
     pytest.importorskip("_xxsubinterpreters")
-    program = (
+    program = SETUP + (
         "import sys, _xxsubinterpreters as interpreters\n"
         "other = interpreters.create()\n"
         "try:\n"
-        "    interpreters.run_string(other, f'import sys; sys.path[:] = {sys.path}; import multihead._core')\n"
+        "    interpreters.run_string(other, f'import sys; sys.path[:] = {sys.path}; import multihead')\n"
         "except interpreters.RunFailedError as error:\n"
         "    print(error)\n"
         "interpreters.destroy(other)\n"
-    ) + SETUP + "attend()"
+        "attend()"  # as before
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0 and "use threads or processes" in ended.stdout

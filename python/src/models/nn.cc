@@ -275,8 +275,10 @@ void bind_attention_module(nb::module_& m) {
   nb::class_<nn::MultiHeadAttention> c(
       m, "MultiHeadAttention",
       "Project, attend per head, concatenate, project.\n\nShapes    query [B, Tq, query_dim], key [B, Tk, "
-      "key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]\nWeights   as torch.nn.MultiheadAttention: "
-      "in_proj_weight, in_proj_bias, or q_proj, k_proj, v_proj; out_proj");
+      "key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]\nWeights   in_proj_weight, in_proj_bias, as "
+      "torch.nn.MultiheadAttention, or q_proj, k_proj, v_proj where sizes or biases differ (torch's go "
+      "through "
+      "multihead.torch.from_torch); out_proj");
   c.def("__init__", &construct_attention, "embed_dim"_a, "num_heads"_a, nb::kw_only(), "num_kv_heads"_a = 0,
         "head_dim"_a = 0, "value_head_dim"_a = 0, "query_dim"_a = 0, "key_dim"_a = 0, "value_dim"_a = 0,
         "query_bias"_a = true, "key_bias"_a = true, "value_bias"_a = true, "out_bias"_a = true,
