@@ -130,6 +130,10 @@ TEST(PackedLanguageModelTest, CannotBeTrainedOrPackedAgain) {
     EXPECT_THROW(model.loss(x, x), ValueError);
   }
   EXPECT_THROW(model.pack_weights(WeightDtype::q8), ValueError);
+  EXPECT_THROW(nn::to(model, Dtype::f64), ValueError);
+  LanguageModel exact = model_of(matrix_forms()[0]);
+  nn::to(exact, Dtype::f64);
+  EXPECT_THROW(exact.pack_weights(WeightDtype::q8), ValueError);
   const LanguageModel copy = nn::clone(model);
   EXPECT_EQ(distance(copy(x), model(x)), 0);
 }

@@ -6,6 +6,7 @@
 #include "multihead/core/error.h"
 #include "multihead/core/text/near_names.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/nn/packed_linear.h"
 
 namespace multihead::nn {
 
@@ -37,6 +38,15 @@ void detail::replace_parameters(VisitModule visit, FunctionRef<Tensor(const Tens
     tensor = after;
   };
   Visitor visitor(replace);
+  visit(visitor);
+}
+
+void detail::refuse_packed(VisitModule visit) {
+  const auto check = [](const std::string& name, Tensor&, const PackedLinear& packed) {
+    MH_CHECK(!packed.defined(), ValueError, "to: ", name,
+             " is packed and multiplies f32 and 16-bit numbers; a model with packed weights cannot be f64");
+  };
+  Visitor visitor = Visitor::of_matrices(check);
   visit(visitor);
 }
 

@@ -80,6 +80,7 @@ namespace detail {
 using VisitModule = FunctionRef<void(Visitor& visitor)>;
 std::vector<NamedTensor> named_parameters(VisitModule visit);
 void replace_parameters(VisitModule visit, FunctionRef<Tensor(const Tensor& parameter)> convert);
+void refuse_packed(VisitModule visit);
 
 }  // namespace detail
 
@@ -117,9 +118,10 @@ void replace_parameters(Module& module, Convert&& convert) {
   detail::replace_parameters([&](Visitor& visitor) { module.visit(visitor); }, convert);
 }
 
-/// Converts every parameter.
+/// Converts every parameter. Throws ValueError for f64 if weights are packed.
 template <class Module>
 void to(Module& module, Dtype dtype) {
+  if (dtype == Dtype::f64) detail::refuse_packed([&](Visitor& visitor) { module.visit(visitor); });
   replace_parameters(module, [&](const Tensor& parameter) { return parameter.to(dtype); });
 }
 

@@ -173,6 +173,11 @@ template <class Model, class Make>
 void pack_once(const char* who, Model& model, std::optional<nn::WeightDtype>& packed, nn::WeightDtype dtype,
                Make&& make) {
   MH_CHECK(!packed, ValueError, who, ": the weights are already packed, as ", kernels::name(*packed));
+  for (const Tensor& parameter : nn::parameters(model)) {
+    MH_CHECK(
+        parameter.dtype() != Dtype::f64, ValueError, who,
+        ": packed weights multiply f32 and 16-bit numbers, but the model is f64; convert it to f32 first");
+  }
   const NoTape silent;
   nn::pack_matrices(model, make);
   packed = dtype;
