@@ -254,7 +254,7 @@ INTERNAL = {  # reason: names
     "tables behind strings and properties": "enum_words ConfigField FieldRange Stored config_fields model_fields add_model_fields",
     "only C++ needs a type for it": "ImageScaling Error Dual ScoreIndex ScoreReads MaskBlock Visitor Module CacheUpdate "
     "WeightPart WeightRule WeightMap ImportOptions ExtraTensor PackedState BusyFlag",
-    "how folders of Hugging Face are read and written": "family_of config_to_json config_from_json "
+    "how folders of Hugging Face are read and written": "family_of config_to_json whole_config_to_json config_from_json "
     "weight_map matrix_weights check_size load_weights identity_map export_weights import_weights check_weights read_weights resolved "
     "seq2seq_config_from_json encoder_config_from_json image_encoder_config_from_json sequence_length open_weights repeated_tensor constant_tensor "
     "tied_parameters tokenizer_folder encoder_head",
@@ -290,7 +290,7 @@ INTERNAL = {  # reason: names
     "train_head save_sentence_files write_module_folders remove_module_folders spread_rows masked_lm_presets MaskOptions MaskedText Masker "
     "ShardTree DataParallel ContextParallel shards_of terms_of check_request is_given refuse_unused check_context share_tokenizer check_alike "
     "folder_of tokenizer_source tokenizer_of share_start RunOf ScoredSummary AnyRun Kind kind_of kinds ModelTask "
-    "activation_bytes set_fine_tuning set_new choose_length choose_rate recipe_of joined "
+    "activation_bytes set_fine_tuning set_new choose_length choose_rate recipe_of joined warn_of_unused "
     "TaskRun Files read_files data_id current_name measure_rows checksum_of_columns column_of DataSums sums_of_columns "
     "TrainingMemory training_memory broadcast_weights Sharing measure_batches on_any",
     "a RuntimeError": "GroupError",

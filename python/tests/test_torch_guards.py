@@ -151,7 +151,7 @@ def test_kinds_of_gradients(kind):
     grad = outcome({**PLAIN, **OTHERS}[kind], make((2, 3, 5, 8), grad=False, seed=9))
     theirs, ours = F.scaled_dot_product_attention(q, k, v), mt.scaled_dot_product_attention(q, k, v)
     out = outcome(lambda: torch.autograd.grad(ours, (q, k, v), grad))
-    if kind in PLAIN:
+    if kind in PLAIN or kind == "zero tensor":
         assert_same(out, torch.autograd.grad(theirs, (q, k, v), grad))
     else:
         assert isinstance(out, Exception), out

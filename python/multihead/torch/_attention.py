@@ -95,9 +95,9 @@ def _gradients(call, saved, captured, wanted, grad, d_lse):
             columns = zip(*(_gradients(call, saved, captured, wanted, *row) for row in rows))
             return [join(column) if wants else None for wants, column in zip(wanted, columns)]
         if grad is not None:
-            grad = plain("attention backward", "grad_output", grad)
+            grad = plain("attention backward", "grad_output", _torch_guards.written(grad))
         if d_lse is not None:
-            d_lse = plain("attention backward", "grad_lse", d_lse)
+            d_lse = plain("attention backward", "grad_lse", _torch_guards.written(d_lse))
     if not _is_quiet() and _torch_guards.recorder() is not None:
         refuse_tracers("attention backward")
     query, key, value, bias, out = saved
