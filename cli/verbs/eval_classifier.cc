@@ -209,35 +209,28 @@ void report_ranking(const std::vector<Judged>& judged, const CommonOptions& comm
 int eval_reranker(const embed::TextClassifier& classifier, const text::LabelledTexts& texts,
                   const Tensor& logits, const EncoderTest& test, const CommonOptions& common) {
   if (!test.page.empty()) throw UsageError("--page has no effect on a model with one label");
-  std::vector<double> truth;
-  for (size_t i = 0; i < texts.labels.size(); ++i) {
-    const std::string where = concat(test.data, ": line ", texts.lines[i]);
-    truth.push_back(number_in(texts.labels[i], "the label", where));
-    const bool may_be_negative = classifier.problem_type() == models::ProblemType::regression;
-    if (truth.back() < 0 && !texts.seconds.empty() && !may_be_negative)
-      throw InputError(concat(where, ": a relevance must not be negative, got ", quote(texts.labels[i], 40)));
-  }
-  if (truth.size() < 2) throw InputError(concat(test.data, ": it has one row, at least 2 are needed"));
   const bool predicts_numbers = classifier.problem_type() == models::ProblemType::regression;
+  const bool ranks = !texts.seconds.empty() && !predicts_numbers;
   const Tensor scores =
       classifier.has_sigmoid() && !predicts_numbers ? embed::label_probabilities(logits) : logits;
-  for (int64_t i = 0; i < scores.numel(); ++i) check_number(test.folder, "a score", scores.data<float>()[i]);
-  if (!test.predictions.empty()) {
-    std::string lines = texts.seconds.empty() ? "label\tscore\ttext\n" : "label\tscore\ttext\ttext_pair\n";
-    for (size_t i = 0; i < truth.size(); ++i) {
-      lines += fmt::format("{}\t{:.6f}\t{}", texts.labels[i], scores.data<float>()[i], cell(texts.texts[i]));
-      lines += texts.seconds.empty() ? "\n" : "\t" + cell(texts.seconds[i]) + "\n";
-    }
-    write_file_atomically(test.predictions, lines);
-  }
+  std::string lines = texts.seconds.empty() ? "label\tscore\ttext\n" : "label\tscore\ttext\ttext_pair\n";
   std::vector<Judged> judged;
-  for (size_t i = 0; i < truth.size(); ++i) {
-    const std::string second = texts.seconds.empty() ? "" : texts.seconds[i];
-    judged.push_back({texts.texts[i], second, truth[i], scores.data<float>()[i]});
+  for (size_t i = 0; i < texts.labels.size(); ++i) {
+    const std::string where = concat(test.data, ": line ", texts.lines[i]);
+    const double truth = number_in(texts.labels[i], "the label", where);
+    if (truth < 0 && ranks)
+      throw InputError(concat(where, ": a relevance must not be negative, got ", quote(texts.labels[i], 40)));
+    const float score = scores.data<float>()[i];
+    check_number(test.folder, "a score", score);
+    judged.push_back({texts.texts[i], texts.seconds.empty() ? "" : texts.seconds[i], truth, score});
+    lines += fmt::format("{}\t{:.6f}\t{}", texts.labels[i], score, cell(texts.texts[i]));
+    lines += texts.seconds.empty() ? "\n" : "\t" + cell(texts.seconds[i]) + "\n";
   }
-  const bool ranks = !texts.seconds.empty() && !predicts_numbers;
   if (ranks) judged = without_repeats(judged);
-  if (judged.size() < 2) throw InputError(concat(test.data, ": it has one pair, at least 2 are needed"));
+  if (judged.size() < 2)
+    throw InputError(concat(test.data, ": it has one ", texts.labels.size() > 1 ? "pair" : "row",
+                            ", at least 2 are needed"));
+  if (!test.predictions.empty()) write_file_atomically(test.predictions, lines);
   report_ranking(judged, common);
   return kDone;
 }

@@ -251,19 +251,25 @@ namespace {
 
 bool has_parts(const Json& message) { return message.at("content").is_array(); }
 
-// The messages with a word of its own in place of each one's parts: as one part, or as a text.
-Json with_words(const Json& messages, bool as_part) {
+// The messages with another content in place of each one's parts.
+template <class ContentOf>
+Json with_contents(const Json& messages, const ContentOf& content_of) {
   Json list = Json::array();
   for (const Json& message : messages.items()) {
     Json own = message;
-    if (has_parts(message)) {
-      const std::string word = concat("qzWord", list.size(), "q");
-      own["content"] = word;
-      if (as_part) own["content"] = Json(std::vector<Json>{Json::object({{"type", "text"}, {"text", word}})});
-    }
+    if (has_parts(message)) own["content"] = content_of(message.at("content"));
     list.push_back(std::move(own));
   }
   return list;
+}
+
+// A word of its own for each message with parts: as one part, or as a text.
+Json with_words(const Json& messages, bool as_part) {
+  int64_t count = 0;
+  return with_contents(messages, [&](const Json&) {
+    const Json word = concat("qzWord", count++, "q");
+    return as_part ? Json(std::vector<Json>{Json::object({{"type", "text"}, {"text", word}})}) : word;
+  });
 }
 
 // Whether the model's template writes a part as it writes a text; others fail, drop it or print the list.
@@ -271,26 +277,20 @@ bool reads_parts(const text::Tokenizer& tokenizer, const Json& messages, const J
   try {
     return tokenizer.apply_chat_template(with_words(messages, true), true, variables) ==
            tokenizer.apply_chat_template(with_words(messages, false), true, variables);
-  } catch (const std::invalid_argument&) {
+  } catch (const ValueError&) {
     return false;
   } catch (const FormatError&) {
     return false;
   }
 }
 
-// Joins the texts of each message's parts, as they are.
-void join_parts(Json& messages) {
-  Json joined = Json::array();
-  for (const Json& message : messages.items()) {
-    Json own = message;
-    if (has_parts(message)) {
-      std::string text;
-      for (const Json& part : message.at("content").items()) text += part.at("text").as_string();
-      own["content"] = text;
-    }
-    joined.push_back(std::move(own));
-  }
-  messages = std::move(joined);
+// The texts of each message's parts in a row, as they are.
+Json with_joined_parts(const Json& messages) {
+  return with_contents(messages, [](const Json& parts) {
+    std::string text;
+    for (const Json& part : parts.items()) text += part.at("text").as_string();
+    return Json(text);
+  });
 }
 
 }  // namespace
@@ -303,7 +303,7 @@ void set_chat(const ServedModel& model, Json messages, Json variables, ToolReque
   const std::optional<text::ToolStyle> style =
       tools.style ? tools.style : text::tool_style(model.chat_template);
   if (style && (tools.style || has_calls)) {
-    if (*style == text::ToolStyle::list) join_parts(messages);
+    if (*style == text::ToolStyle::list) messages = with_joined_parts(messages);
     messages = text::tool_messages(*style, messages, tools.tools);
   }
   if (tools.style) {
@@ -318,7 +318,7 @@ void set_chat(const ServedModel& model, Json messages, Json variables, ToolReque
                  variables = std::make_shared<Json>(std::move(variables))] {
     const text::Tokenizer& tokenizer = model.writer().tokenizer;
     if (std::ranges::any_of(messages->items(), has_parts) && !reads_parts(tokenizer, *messages, *variables))
-      join_parts(*messages);
+      *messages = with_joined_parts(*messages);
     try {
       const std::string prompt = tokenizer.apply_chat_template(*messages, true, *variables) + prefix;
       return std::vector<TokenIds>{tokenizer.encode(prompt, {.parse_special = true, .add_template = false})};
