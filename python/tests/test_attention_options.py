@@ -79,7 +79,7 @@ def outcome(call, name, changed, taken):
 
 def value_of(name):
     """Of a new option: a number, or one for each head. nn/options_test.cc has those of tensors of other shapes."""
-    for value in (0.3, normal(H)):
+    for value in (0.3, -0.3, normal(H)):
         try:
             mh.attention(*inputs(), **{name: value})
             return value

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "multihead/autograd/tape.h"
 #include "multihead/kernels/attention/reference-inl.h"
 #include "multihead/ops/attention/attention.h"
 #include "multihead/ops/attention/bind-inl.h"
 #include "multihead/ops/attention/composed.h"
+#include "multihead/ops/attention/terms-inl.h"
 #include "multihead/ops/attention/testing-inl.h"
 #include "multihead/testing/option_cases.h"
 #include "multihead/testing/tensors.h"
@@ -124,26 +126,23 @@ Result naive(const Inputs& in, const AttentionDims& d) {
   kernels::AttentionGradient g;
   g.out = output.out, g.lse = output.lse, g.d_out = operand(in.weight);
   g.d_query = operand(r.gradients[0]), g.d_key = operand(r.gradients[1]), g.d_value = operand(r.gradients[2]);
-  Tensor relative;
+  std::vector<std::pair<Tensor, Tensor>>
+      terms;  // as the kernel writes them; one row for all heads gets their sum
   size_t next = 3;
-  if (in.options.bias.defined()) g.d_bias = r.gradients[next++].data<float>();
-  if (in.options.alibi_slopes.defined()) g.d_alibi_slopes = r.gradients[next++].data<float>();
-  if (in.options.relative_bias.defined()) {
-    relative = empty_like(bound.tensor(&AttentionOptions::relative_bias));
-    g.d_relative_bias = relative.data<float>();
-  }
-  Tensor relative_key;
-  if (in.options.relative_key.defined()) {
-    relative_key = Tensor::empty({d.heads, in.options.relative_key.size(1), d.dim});
-    g.d_relative_key = relative_key.data<float>();
+  for (const auto option : detail::kLearnedOptions) {
+    if (!(in.options.*option).defined()) continue;
+    const Tensor& sum = r.gradients[next++];
+    for (const detail::AttentionTerm& term : detail::attention_terms()) {
+      if (term.tensor != option || term.gradient == nullptr) continue;
+      terms.emplace_back(empty_like(bound.tensor(option)), sum);
+      g.*term.gradient = terms.back().first.raw();
+    }
   }
   kernels::reference_attention_backward<float>(bound.problem(), bound.terms(), input, g);
-  for (const Tensor& table : {relative, relative_key}) {  // one row for all heads gets their sum
-    if (!table.defined()) continue;
-    const int64_t count = r.gradients[next].numel();
-    float* sum = r.gradients[next++].data<float>();
-    for (int64_t i = 0; i < count; ++i) sum[i] = 0;
-    for (int64_t i = 0; i < table.numel(); ++i) sum[i % count] += table.data<float>()[i];
+  for (const auto& [every_head, sum] : terms) {
+    std::fill_n(sum.data<float>(), sum.numel(), 0.0f);
+    for (int64_t i = 0; i < every_head.numel(); ++i)
+      sum.data<float>()[i % sum.numel()] += every_head.data<float>()[i];
   }
   return r;
 }
