@@ -200,11 +200,11 @@ TARGET.write_text(text)
 
 import multihead as mh  # noqa: E402
 
-KINDS = {"LanguageModel": ("lm", "tiny"), "Seq2Seq": ("seq2seq", "tiny"), "MaskedLm": ("mlm", "tiny"),
-         "Classifier": ("classifier", ""), "Tagger": ("tagger", ""), "Embedder": ("embedder", ""), "Reranker": ("reranker", ""),
-         "ImageClassifier": ("images", "tiny")}  # fmt: skip
-FIELDS = {name: {field: "float" if isinstance(value, float) else type(value).__name__
-                 for field, value in mh._core.settings(kind, preset).items()} for name, (kind, preset) in KINDS.items()}  # fmt: skip
+FIELDS = {}
+for function in [f for name, f in vars(mh.train).items() if name.endswith("_settings")]:
+    values = function(*["tiny"] * function.__code__.co_argcount)
+    FIELDS[function.__name__.removesuffix("_settings").title().replace("_", "")] = {
+        field: "float" if isinstance(value, float) else type(value).__name__ for field, value in values.items()}  # fmt: skip
 FIELDS["LanguageModel"]["attention"] = "str | type[Attention]"
 shared = dict(set.intersection(*(set(fields.items()) for fields in FIELDS.values())))
 lines = ['"""The settings of complete training runs; train.language_model_settings(preset) and the like give their values."""\n',
