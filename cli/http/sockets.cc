@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <list>
@@ -257,10 +258,27 @@ void raise_descriptors(int64_t most) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// Why descriptors for the loop (4) and a client or two cannot be had: an errno, or 0. libevent ends the program where its
+// own are missing.
+int try_descriptors(int any) {
+  std::array<int, 6> tried = {};
+  int problem = 0;
+  for (int& descriptor : tried) {
+    descriptor = ::dup(any);
+    if (descriptor < 0) problem = errno;
+  }
+  for (const int descriptor : tried) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  return problem;
+}
+
 }  // namespace
 }  // namespace multihead::serve
 
 extern "C" int multihead_run_sockets(const multihead::serve::SocketLoop& loop) {
   multihead::serve::raise_descriptors(loop.most);
+  if (const int problem = multihead::serve::try_descriptors(loop.wake_descriptor); problem != 0)
+    return problem;
   return multihead::serve::Loop(loop).run();
 }

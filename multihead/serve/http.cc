@@ -270,6 +270,18 @@ HttpRequest HttpReader::next() {
   return std::exchange(request_, {});
 }
 
+std::string http_date(std::time_t time) {
+  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  std::tm at = {};
+  gmtime_r(&time, &at);
+  char numbers[32] = {};
+  std::string date = concat(kDays[at.tm_wday], ", ");
+  date.append(numbers, std::strftime(numbers, sizeof numbers, "%d ", &at)).append(kMonths[at.tm_mon]);
+  return date.append(numbers, std::strftime(numbers, sizeof numbers, " %Y %H:%M:%S GMT", &at));
+}
+
 std::string http_head(int status, const HttpHeaders& headers) {
   const auto* reason =
       std::find_if(kReasons.begin(), kReasons.end(), [&](const Reason& r) { return r.status == status; });

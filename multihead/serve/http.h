@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <map>
 #include <string>
 #include <string_view>
@@ -61,6 +62,9 @@ class HttpReader {
   bool wants_continue_ = false;
   HttpRequest request_;
 };
+
+/// As headers write it: "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, section 5.6.7), in any locale.
+std::string http_date(std::time_t time);
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 /// The status line and the headers, with the empty line behind them.

@@ -143,6 +143,11 @@ TEST(HttpReaderTest, OldClientsCloseUnlessTheySayOtherwise) {
   EXPECT_FALSE(request.keeps_alive);
 }
 
+TEST(HttpDateTest, IsThatOfTheStandard) {
+  EXPECT_EQ(http_date(784111777), "Sun, 06 Nov 1994 08:49:37 GMT");  // RFC 9110's example
+  EXPECT_EQ(http_date(951782400), "Tue, 29 Feb 2000 00:00:00 GMT");
+}
+
 TEST(HttpReaderTest, MutatedRequestsAreReadOrRefused) {
   const std::string seeds[] = {
       "POST /v1/a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",

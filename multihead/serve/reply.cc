@@ -17,6 +17,9 @@ const char* openai_type(int status) {
       return "not_found_error";
     case 429:
       return "rate_limit_error";
+    case 501:
+    case 505:  // what the client's HTTP asks for
+      return "invalid_request_error";
     default:
       return status >= 500 ? "server_error" : "invalid_request_error";
   }

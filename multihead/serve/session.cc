@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <ctime>
 #include <utility>
 
 #include "multihead/core/error.h"
@@ -67,6 +68,7 @@ void HttpSession::start(HttpRequest request) {
 void HttpSession::send_head(const Reply::Part& part) {
   line_.status = part.status;
   HttpHeaders headers = part.headers;
+  headers.emplace_back("Date", http_date(std::time(nullptr)));
   is_chunked_ = part.is_stream && request_.takes_chunks;
   if (part.is_stream && !is_chunked_) keeps_alive_ = false;  // the connection's end is the answer's
   if (is_chunked_) headers.emplace_back("Transfer-Encoding", "chunked");

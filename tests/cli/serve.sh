@@ -14,6 +14,10 @@ expect 3 'nowhere' "$multihead" serve nowhere
 expect 2 'two models are called "model"' "$multihead" serve model ./model/ --quiet
 expect 2 'context must be at most 16' "$multihead" serve model --context 17 --quiet
 expect 3 'there is no such host' "$multihead" serve model --host no.such.host.invalid --quiet
+for most in 5 8; do  # descriptors
+  expect 3 'cannot listen on 127.0.0.1 port 0: Too many open files' \
+    bash -c 'ulimit -n "$0"; "$1" serve model --port 0 --quiet' "$most" "$multihead"
+done
 printf '# no key\n' >keys.txt
 expect 3 'holds no key' "$multihead" serve model --api-key-file keys.txt --quiet
 
