@@ -148,9 +148,9 @@ void report_label_sets(const embed::TextClassifier& classifier, const Tensor& lo
     return;
   }
   fmt::print(
-      "loss      {:.4f} nats per text and label\nmicro F1  {:.4f}\nmacro F1  {:.4f}\nexact     {:.4f}\n"
+      "loss      {:.4f} nats per text and label\nmicro F1  {:.4f}\nmacro F1  {:.4f}\naccuracy  {:.4f}\n"
       "over      {} texts\n\n{}",
-      loss, report.micro.f1, report.macro.f1, report.exact, inputs.labels.size(), to_text(report, names));
+      loss, report.micro.f1, report.macro.f1, report.accuracy, inputs.labels.size(), to_text(report, names));
 }
 
 // A text, or a query and its document, with the number that it should have and the one it got.

@@ -115,7 +115,7 @@ LabelSetReport report_label_sets(std::span<const uint8_t> guesses, std::span<con
     const size_t at = i * width;
     exact += std::ranges::equal(guesses.subspan(at, width), truth.subspan(at, width)) ? 1 : 0;
   }
-  report.exact = ratio(static_cast<double>(exact), static_cast<double>(texts));
+  report.accuracy = ratio(static_cast<double>(exact), static_cast<double>(texts));
   return report;
 }
 
@@ -126,7 +126,7 @@ Json to_json(const LabelSetReport& report, const std::vector<std::string>& names
                        {"micro_recall", report.micro.recall},
                        {"micro_f1", report.micro.f1},
                        {"macro_f1", report.macro.f1},
-                       {"exact", report.exact},
+                       {"accuracy", report.accuracy},
                        {"labels", rows}});
 }
 

@@ -39,7 +39,7 @@ struct LabelSetReport {
   std::vector<LabelFigures> labels;
   LabelFigures micro = {};  ///< of all labels' counts together
   LabelFigures macro = {};  ///< the mean over all labels
-  double exact = 0;         ///< share of the texts all of whose labels are right: scikit-learn's accuracy
+  double accuracy = 0;      ///< share of the texts all of whose labels are right, as in scikit-learn
 };
 /// For each text and label, text by text, whether it is guessed and whether it holds: 0 or 1.
 LabelSetReport report_label_sets(std::span<const uint8_t> guesses, std::span<const uint8_t> truth,

@@ -73,7 +73,7 @@ TEST(ScoresTest, SetsOfLabelsAreScoredAsByScikitLearn) {
   const LabelSetReport report = report_label_sets(guesses, truth, 3);
   EXPECT_DOUBLE_EQ(report.micro.f1, 0.8);
   EXPECT_DOUBLE_EQ(report.macro.f1, 2.0 / 3);
-  EXPECT_DOUBLE_EQ(report.exact, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(report.accuracy, 1.0 / 3);
   EXPECT_EQ(report.labels[2].f1, 0);
   EXPECT_EQ(report.labels[0].support, 2);
   EXPECT_DOUBLE_EQ(mean_squared_error(std::vector<double>{1, 4}, std::vector<double>{2, 2}), 2.5);

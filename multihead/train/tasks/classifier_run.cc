@@ -85,7 +85,7 @@ LabelScore score_logits(const Tensor& logits, const Tensor& targets, ProblemType
     for (const double logit : values) guesses.push_back(logit > 0 ? 1 : 0);
     for (const double holds : targets.to_vector<double>()) truth.push_back(holds > 0 ? 1 : 0);
     const LabelSetReport report = report_label_sets(guesses, truth, logits.size(1));
-    score.micro_f1 = report.micro.f1, score.macro_f1 = report.macro.f1, score.accuracy = report.exact;
+    score.micro_f1 = report.micro.f1, score.macro_f1 = report.macro.f1, score.accuracy = report.accuracy;
     return score;
   }
   std::vector<int64_t> guesses;
