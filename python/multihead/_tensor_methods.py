@@ -72,9 +72,9 @@ def _tensor(result: Any, *inputs: Any) -> Tensor:
     return _core.tensor(result, dtype=next(iter(real), "float32") if result.dtype.kind == "f" else None)
 
 
-def by_numpy(ufunc: str, a: Any, b: Any) -> Tensor:
+def by_numpy(ufunc: str, *operands: Any) -> Tensor:
     """The operator of whole numbers, which have no gradient. The extension calls it."""
-    return _tensor(getattr(np, ufunc)(_array(a), _array(b)), a, b)
+    return _tensor(getattr(np, ufunc)(*map(_array, operands)), *operands)
 
 
 def index(x: Tensor, key: Any) -> Tensor:

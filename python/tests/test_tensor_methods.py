@@ -234,6 +234,14 @@ def test_variances_of_narrow_types_stay_in_range(dtype):
     assert y.var().dtype == dtype
 
 
+def test_whole_numbers_are_negated_in_their_type():
+    for dtype in ("int64", "int32"):
+        y = -mh.tensor(np.array([1, -2], dtype))
+        assert y.dtype == dtype and y.tolist() == [-1, 2]
+    with pytest.raises(TypeError, match="not supported"):
+        -mh.tensor([True])
+
+
 def test_operators_by_numpy_keep_the_real_type():
     b, x, d = mh.ones((2, 2), "bfloat16"), mh.ones((2, 2)), np.ones((2, 2))
     for y in (b**3, b // 2, 2**b, b % 2, b.prod()):

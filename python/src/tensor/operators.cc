@@ -203,7 +203,7 @@ void bind_operators(nb::class_<Tensor>& c) {
   define("__truediv__", "__rtruediv__", &div, "divide");
   define("__matmul__", "__rmatmul__", &matmul, "matmul");
   c.def("__neg__", [](const Tensor& a) {
-    if (!is_floating(a.dtype())) return nb::cast<Tensor>(methods().attr("by_numpy")("multiply", a, -1));
+    if (!is_floating(a.dtype())) return nb::cast<Tensor>(methods().attr("by_numpy")("negative", a));
     return unlocked([&] { return neg(a); });
   });
 }
