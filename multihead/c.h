@@ -78,23 +78,25 @@ typedef struct mh_generate_options {
   int64_t top_k;      /* 0 (else): all */
   double top_p;       /* else 1 */
   uint64_t seed;
-  const char* const* stop; /* texts at which it ends, not part of the result */
+  const char* const* stop; /* texts at which it ends, not empty, not part of the result */
   size_t stop_count;
-  /* Called with every piece of whole characters as it is known; nonzero ends the text. NULL: nobody listens. */
+  /* Called with every piece of whole characters as it is known; nonzero ends the text. It must leave the model alone.
+   * NULL: nobody listens. */
   int (*on_text)(const char* piece, size_t bytes, void* user);
   void* user;
 } mh_generate_options;
 #define MH_GENERATE_OPTIONS \
   { sizeof(mh_generate_options), 100, -1, -1, -1, 0, NULL, 0, NULL, NULL }
 
-/* Continues a prompt. *text, if `text` is not NULL, is to be freed by mh_free(); after a failure it is NULL. */
+/* Continues a prompt; past the context it goes on from the last half of it. *text, if `text` is not NULL, is to be freed by mh_free(); after a failure it is NULL. */
 mh_status mh_generate(mh_model* model, const char* prompt, const mh_generate_options* options, char** text);
 
 typedef struct mh_message {
   const char* role; /* system, user, assistant */
   const char* content;
 } mh_message;
-/* Answers a conversation by the model's own chat template; otherwise as mh_generate(). */
+/* Answers a conversation by the model's own chat template; the answer ends where the context is full. Otherwise as
+ * mh_generate(). */
 mh_status mh_chat(mh_model* model, const mh_message* messages, size_t count,
                   const mh_generate_options* options, char** text);
 void mh_free(char* text);

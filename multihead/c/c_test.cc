@@ -154,6 +154,40 @@ TEST_F(CModels, GeneratesTheTextOfTheLibrary) {
   mh_model_free(loaded);
 }
 
+TEST_F(CModels, ALoadedModelNeedsItsFolderNoLonger) {
+  save_language_model();
+  mh_model* model = nullptr;
+  ASSERT_EQ(mh_model_load(folder.path().c_str(), nullptr, &model), MH_OK) << mh_last_error();
+  std::filesystem::remove_all(folder.path());
+  EXPECT_EQ(mh_generate(model, "the cat", nullptr, nullptr), MH_OK) << mh_last_error();
+  mh_model_free(model);
+}
+
+TEST_F(CModels, AnAnswerEndsWithTheContext) {
+  const models::LanguageModel own = save_language_model();  // of 32 tokens
+  const std::vector<int32_t> prompt = small_tokenizer().encode("user: the mat on the mat ");
+  mh_model* model = nullptr;
+  ASSERT_EQ(mh_model_load(folder.path().c_str(), nullptr, &model), MH_OK) << mh_last_error();
+  const mh_message messages[] = {{"user", "the mat on the mat"}};
+  int pieces = 0;
+  mh_generate_options options = MH_GENERATE_OPTIONS;
+  options.max_new_tokens = 1000, options.temperature = 0, options.user = &pieces;
+  options.on_text = [](const char*, size_t, void* user) {
+    ++*static_cast<int*>(user);
+    return mh_generate(nullptr, "", nullptr, nullptr) == MH_OK ? 1 : 0;
+  };
+  char* text = nullptr;
+  ASSERT_EQ(mh_chat(model, messages, 1, &options, &text), MH_OK) << mh_last_error();
+  EXPECT_STREQ(mh_last_error(), "") << "an error within on_text is not the call's";
+  EXPECT_GT(pieces, 0);
+  const auto answer =
+      generate(own, {prompt},
+               {.max_new_tokens = own.longest() - std::ssize(prompt) + 1, .sampling = {.temperature = 0}});
+  EXPECT_EQ(text, valid_utf8(small_tokenizer().decode(answer[0])));
+  mh_free(text);
+  mh_model_free(model);
+}
+
 TEST_F(CModels, WrongCallsAreNamed) {
   mh_model* model = reinterpret_cast<mh_model*>(&folder);
   EXPECT_EQ(mh_model_load((folder / "absent").c_str(), nullptr, &model), MH_INPUT);
@@ -177,6 +211,11 @@ TEST_F(CModels, WrongCallsAreNamed) {
   const char* stops[] = {"unseen", nullptr};
   options.stop = stops, options.stop_count = 2;
   EXPECT_EQ(mh_generate(model, "a", &options, nullptr), MH_INVALID) << "every stop string counts";
+  stops[1] = "";
+  EXPECT_EQ(mh_generate(model, "a", &options, nullptr), MH_INVALID);
+  EXPECT_STREQ(mh_last_error(), "options.stop[1] is empty");
+  EXPECT_EQ(mh_generate(model, "a\xff", nullptr, nullptr), MH_INVALID);
+  EXPECT_STREQ(mh_last_error(), "prompt is not valid UTF-8 at byte 1");
   const mh_message messages[] = {{"user", nullptr}};
   EXPECT_EQ(mh_chat(model, messages, 1, nullptr, nullptr), MH_INVALID);
   mh_model_free(model);
@@ -206,6 +245,16 @@ TEST_F(CModels, EncodesAsTheLibrary) {
   texts[1] = nullptr;
   EXPECT_EQ(mh_encoder_encode(loaded, texts, 2, vectors.data()), MH_INVALID);
   EXPECT_EQ(mh_encoder_dim(nullptr), 0);
+  EXPECT_EQ(mh_encoder_encode(nullptr, texts, 0, nullptr), MH_INVALID);
+  mh_encoder_free(loaded);
+
+  write_file_atomically(folder / "config_sentence_transformers.json", R"({"truncate_dim": 5})");
+  ASSERT_EQ(mh_encoder_load(folder.path().c_str(), &loaded), MH_OK) << mh_last_error();
+  ASSERT_EQ(mh_encoder_dim(loaded), 5);
+  vectors.assign(11, -9);
+  ASSERT_EQ(mh_encoder_encode(loaded, texts, 1, vectors.data()), MH_OK) << mh_last_error();
+  EXPECT_NE(vectors[4], -9);
+  EXPECT_EQ(vectors[5], -9);
   mh_encoder_free(loaded);
 }
 

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "multihead/c/status-inl.h"
-#include "multihead/core/text/utf8.h"
 #include "multihead/embed/sentence_encoder.h"
 
 struct mh_encoder {
@@ -20,20 +19,19 @@ mh_status mh_encoder_load(const char* path, mh_encoder** encoder) {
 
 void mh_encoder_free(mh_encoder* encoder) { delete encoder; }
 
-int64_t mh_encoder_dim(const mh_encoder* encoder) { return encoder == nullptr ? 0 : encoder->encoder.dim(); }
+int64_t mh_encoder_dim(const mh_encoder* encoder) {
+  return encoder == nullptr ? 0 : encoder->encoder.width({});
+}
 
 mh_status mh_encoder_encode(mh_encoder* encoder, const char* const* texts, size_t count, float* vectors) {
   using namespace multihead;
   return c::guarded([&] {
+    const embed::SentenceEncoder& loaded = c::checked(encoder, "encoder").encoder;
     std::vector<std::string> copies;
-    for (size_t i = 0; i < count; ++i) {
-      const std::string place = concat("texts[", i, "]");
-      copies.emplace_back(&c::checked((&c::checked(texts, "texts"))[i], place));
-      const size_t wrong = find_invalid_utf8(copies.back());
-      MH_CHECK(wrong == std::string::npos, ValueError, place, " is not valid UTF-8 at byte ", wrong);
-    }
+    for (size_t i = 0; i < count; ++i)
+      copies.push_back(c::checked_text((&c::checked(texts, "texts"))[i], concat("texts[", i, "]")));
     if (copies.empty()) return;
-    const Tensor found = c::checked(encoder, "encoder").encoder.encode(copies);
+    const Tensor found = loaded.encode(copies);
     std::copy_n(found.data<float>(), found.numel(), &c::checked(vectors, "vectors"));
   });
 }

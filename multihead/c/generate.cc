@@ -13,7 +13,7 @@
 #include "multihead/io/json.h"
 
 struct mh_model : multihead::LoadedModel {
-  std::string path;
+  multihead::models::GenerationConfig defaults;
 };
 
 namespace multihead::c {
@@ -23,7 +23,7 @@ mh_model* load(const char* path, const char* weights) {
   std::optional<kernels::WeightDtype> dtype;
   if (weights != nullptr) dtype = kernels::parse_weight_dtype(weights);
   const std::string folder = &checked(path, "path");
-  return new mh_model{load_with_tokenizer(folder, dtype, true), folder};
+  return new mh_model{load_with_tokenizer(folder, dtype, true), models::load_generation_config(folder)};
 }
 
 // The caller's options over the folder's.
@@ -31,18 +31,19 @@ GenerateOptions rules(const mh_model& model, const mh_generate_options& given,
                       std::vector<std::string>& stops) {
   GenerateOptions options{.max_new_tokens = given.max_new_tokens, .seed = given.seed};
   if (const auto eos = model.tokenizer.eos_id()) options.stop_tokens = {*eos};
-  const models::GenerationConfig defaults = models::load_generation_config(model.path);
-  apply(defaults, options);
+  apply(model.defaults, options);
   options.max_new_tokens = given.max_new_tokens;
   // NaN is not below 0 and is refused.
   if (!(given.temperature < 0)) options.sampling.temperature = given.temperature;
   if (given.top_k >= 0) options.sampling.top_k = given.top_k;
   if (!(given.top_p < 0)) options.sampling.top_p = given.top_p;
   check(options.sampling);
-  stops = defaults.stop_strings;
+  stops = model.defaults.stop_strings;
   for (size_t i = 0; i < given.stop_count; ++i) {
     checked(given.stop, "options.stop");
-    stops.emplace_back(&checked(given.stop[i], concat("options.stop[", i, "]")));
+    const std::string name = concat("options.stop[", i, "]");
+    stops.push_back(checked_text(given.stop[i], name));
+    MH_CHECK(!stops.back().empty(), ValueError, name, " is empty");
   }
   return options;
 }
@@ -60,6 +61,8 @@ void continue_tokens(const mh_model& model, const std::vector<int32_t>& prompt,
   GenerateOptions options = rules(model, given, stops);
   if (is_chat) {
     for (const int32_t end : turn_ends(model.tokenizer)) options.stop_tokens.push_back(end);
+    // An answer ends where the context is full: past it a model would lose the turns' marks.
+    options.max_new_tokens = std::min(options.max_new_tokens, model.model.longest() - std::ssize(prompt) + 1);
   }
   bool is_wanted = true;
   std::string all;
@@ -72,7 +75,7 @@ void continue_tokens(const mh_model& model, const std::vector<int32_t>& prompt,
       model.tokenizer, {.skip_special = true, .continued = !is_chat}, stops);
   options.on_token = [&](int64_t, int32_t token) { return stream.write(token) && is_wanted; };
   generate(model.model, {prompt}, options);
-  stream.finish();
+  if (is_wanted) stream.finish();
   if (text != nullptr) *text = copy_of(all);
 }
 
@@ -80,9 +83,9 @@ std::vector<int32_t> chat_prompt(const mh_model& model, const mh_message* messag
   Json list = Json::array();
   for (size_t i = 0; i < count; ++i) {
     const mh_message& message = (&checked(messages, "messages"))[i];
-    list.push_back(Json::object(
-        {{"role", std::string(&checked(message.role, concat("messages[", i, "].role")))},
-         {"content", std::string(&checked(message.content, concat("messages[", i, "].content")))}}));
+    list.push_back(
+        Json::object({{"role", checked_text(message.role, concat("messages[", i, "].role"))},
+                      {"content", checked_text(message.content, concat("messages[", i, "].content"))}}));
   }
   const std::string text = model.tokenizer.apply_chat_template(list, true, Json::object());
   std::vector<int32_t> ids = model.tokenizer.encode(text, {.parse_special = true, .add_template = false});
@@ -111,7 +114,7 @@ mh_status mh_generate(mh_model* model, const char* prompt, const mh_generate_opt
   return guarded([&] {
     if (text != nullptr) *text = nullptr;
     const mh_model& loaded = checked(model, "model");
-    const std::vector<int32_t> ids = loaded.tokenizer.encode(&checked(prompt, "prompt"));
+    const std::vector<int32_t> ids = loaded.tokenizer.encode(checked_text(prompt, "prompt"));
     continue_tokens(loaded, ids, options_of(options, kDefaults), false, text);
   });
 }

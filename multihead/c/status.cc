@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "multihead/core/threads/parallel.h"
 #include "multihead/core/version.h"
 
 namespace multihead::c {
@@ -41,10 +40,11 @@ mh_status current_exception_status() {
 
 }  // namespace
 
-mh_status guarded(const std::function<void()>& body) noexcept {
+mh_status guarded(FunctionRef<void()> body) noexcept {
   last_error[0] = '\0';
   try {
     body();
+    last_error[0] = '\0';  // of calls within it, as from on_text
     return MH_OK;
   } catch (...) {
     return current_exception_status();
