@@ -54,23 +54,20 @@ class Translate : public Verb {
     if (common.json) refuse_given("with --json, which has them", {"scores"});
     suppress_words(loaded);
     beam_search(model, {}, options_.beam);  // reports invalid options before any line is read
-    const train::StopSignals signals;
-    if (!text_.empty()) {
-      translate_group(common, {model, loaded.tokenizers}, {text_}, 1);
-      return kDone;
-    }
+    if (!text_.empty()) return translate_group(common, {model, loaded.tokenizers}, {text_}, 1);
     std::vector<std::string> lines;
     std::string line;
     size_t first = 1;
     while (read_line(line)) {
       lines.push_back(line);
       if (lines.size() < kGroup) continue;
-      translate_group(common, {model, loaded.tokenizers}, lines, first);
+      if (const int code = translate_group(common, {model, loaded.tokenizers}, lines, first); code != kDone)
+        return code;
       first += lines.size();
       lines.clear();
-      if (train::StopSignals::received() != 0) return train::StopSignals::exit_code();
     }
-    translate_group(common, {model, loaded.tokenizers}, lines, first);
+    if (const int code = translate_group(common, {model, loaded.tokenizers}, lines, first); code != kDone)
+      return code;
     if (common.quiet || words_ == 0) return kDone;
     fmt::print(stderr, "{} lines, {:.1f} lines/s, {:.0f} tokens/s\n", first - 1 + lines.size(),
                static_cast<double>(first - 1 + lines.size()) / seconds_,
@@ -120,8 +117,10 @@ class Translate : public Verb {
     const train::PairTokenizers& tokenizers;
   };
 
-  void translate_group(const CommonOptions& common, const Translator& with,
-                       const std::vector<std::string>& lines, size_t first) {
+  // The exit code: a signal ends the program when the group has been printed, or, while lines are awaited, at once.
+  int translate_group(const CommonOptions& common, const Translator& with,
+                      const std::vector<std::string>& lines, size_t first) {
+    const train::StopSignals signals;
     for (size_t i = 0; i < lines.size(); ++i) {
       if (is_blank(lines[i])) continue;
       const std::string what = text_.empty() ? concat("line ", first + i) : "--text";
@@ -141,6 +140,7 @@ class Translate : public Verb {
       common.json ? print_json(lines[i], all[i]) : print_text(first + i, all[i]);
     }
     flush_output();
+    return train::StopSignals::received() != 0 ? train::StopSignals::exit_code() : kDone;
   }
 
   void print_text(size_t number, const std::vector<Translation>& translations) const {
