@@ -68,8 +68,11 @@ struct SentenceEncoder::Transformers {
     return loaded.emplace(std::pair(model, adapter), parts).first->second;
   }
   static Parts load(const Source& source, const std::string& model, const std::string& adapter) {
-    return {TextModel::load(model, source.weights, source.packed, adapter),
-            text::Tokenizer::load(models::tokenizer_folder(model))};
+    Parts parts = {TextModel::load(model, source.weights, source.packed, adapter),
+                   text::Tokenizer::load(models::tokenizer_folder(model))};
+    const auto& [encoder, tokenizer] = parts;
+    models::check_vocabulary(model, "tokenizer", tokenizer.plain_vocab_size(), encoder.vocab_size());
+    return parts;
   }
 };
 

@@ -91,7 +91,7 @@ class SentenceEncoder {
   /// a copy.
   SentenceEncoder for_task(TextTask task) const;
 
-  /// Shapes: n texts -> [n, dim()] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
+  /// Shapes: n texts -> [n, width(options)] f32. Longer texts are cut at max_length() tokens. Throws ValueError (an
   /// unknown prompt).
   Tensor encode(std::span<const std::string> texts, const EncodeTextOptions& options = {}) const;
 

@@ -37,9 +37,10 @@ SparseEncoder SparseEncoder::load(const std::string& folder, nn::WeightDtype wei
   const std::vector<detail::Module> modules = detail::read_modules(folder);
   const std::string& model = modules[0].path;
   models::Encoder encoder = models::load_encoder(model, weights, true);
+  text::Tokenizer tokenizer = text::Tokenizer::load(models::tokenizer_folder(model));
+  models::check_vocabulary(model, "tokenizer", tokenizer.plain_vocab_size(), encoder.config().vocab_size);
   const int64_t length = detail::read_max_length(model, encoder.config().context);
-  SparseEncoder loaded(std::move(encoder), text::Tokenizer::load(models::tokenizer_folder(model)), {},
-                       length);
+  SparseEncoder loaded(std::move(encoder), std::move(tokenizer), {}, length);
   detail::check_transformer(model, loaded.tokenizer_, "fill-mask");
   const bool has_list = modules.size() > 1 || std::filesystem::exists(detail::joined(folder, "modules.json"));
   MH_CHECK(!has_list || (modules.size() == 2 && modules[1].kind == "SpladePooling"), FormatError, folder,
