@@ -33,7 +33,7 @@ bool read_line(std::string& line) {
   while ((c = std::getc(stdin)) != EOF && c != '\n') line += static_cast<char>(c);
   if (c == EOF) check_stdin();
   if (std::exchange(is_first, false)) {
-    reading([&] { text::check_plain(line, "stdin"); });
+    reading([&] { text::check_plain(line, "stdin"), c == EOF ? text::check_lines(line, "stdin") : void(); });
     line = std::string(without_byte_order_mark(line));
   }
   if (c == EOF && line.empty()) return false;
@@ -49,7 +49,8 @@ std::string text_or_stdin(const std::string& text) {
   while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), stdin))
     all.append(buffer.data(), got);
   check_stdin();
-  return all;
+  reading([&] { text::check_plain(all, "stdin"); });
+  return std::string(without_byte_order_mark(all));
 }
 
 void flush_output() {

@@ -9,9 +9,10 @@
 namespace multihead::cli {
 
 /// The next line of stdin without its line break ("\n" or "\r\n"), the first without a byte order mark; false at
-/// the end. Throws InputError if stdin cannot be read, which is not the end of the input, or is compressed or UTF-16.
+/// the end. Throws InputError if stdin cannot be read, which is not the end of the input, is compressed or UTF-16, or if
+/// its lines end in CR alone.
 bool read_line(std::string& line);
-/// The text itself, or all of stdin for "-". Throws InputError.
+/// The text itself, or for "-" all of stdin without a byte order mark. Throws InputError likewise, whatever ends lines.
 std::string text_or_stdin(const std::string& text);
 
 /// Flushes stdout. Throws std::system_error if it has failed (closed pipe, full disk), so that work whose

@@ -35,15 +35,16 @@ text::LabelledTexts texts_of(const std::string& data, text::TableFormat format) 
     // Lines may hold any bytes that are not another format's.
     const std::string content = data == "-" ? text_or_stdin("-") : read_file(data);
     text::check_plain(content, name);
+    if (text::format_of(name, format, lines) == lines) text::check_lines(content, name);
     return text::parse_texts(without_byte_order_mark(content), name, format);
   });
 }
 
-std::vector<std::string> single_texts_of(const std::string& data, text::TableFormat format) {
+text::LabelledTexts single_texts_of(const std::string& data, text::TableFormat format) {
   text::LabelledTexts all = texts_of(data, format);
   if (!all.seconds.empty())
     throw InputError(concat(data, ": it holds pairs of texts, expected single texts"));
-  return std::move(all.texts);
+  return all;
 }
 
 void drop_blank(text::LabelledTexts& all) {

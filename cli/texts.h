@@ -18,7 +18,7 @@ void declare_format(Flags& flags, text::TableFormat& format);
 /// InputError.
 text::LabelledTexts texts_of(const std::string& data, text::TableFormat format);
 /// The same where each text is by itself. Throws InputError for pairs.
-std::vector<std::string> single_texts_of(const std::string& data, text::TableFormat format);
+text::LabelledTexts single_texts_of(const std::string& data, text::TableFormat format);
 /// Drops the blank ones.
 void drop_blank(text::LabelledTexts& texts);
 

@@ -232,7 +232,8 @@ class Rerank : public Verb {
       throw UsageError(concat("rerank needs a model with one label, this one has ", classifier.num_labels(),
                               "; use multihead classify"));
     }
-    const std::vector<std::string> texts = single_texts_of(flags_.data, flags_.format);
+    const text::LabelledTexts data = single_texts_of(flags_.data, flags_.format);
+    const std::vector<std::string>& texts = data.texts;
     std::vector<embed::TextPair> pairs;
     pairs.reserve(texts.size());
     for (const std::string& text : texts) pairs.emplace_back(query_, text);
@@ -240,13 +241,13 @@ class Rerank : public Verb {
     const Tensor scores = classifier.has_sigmoid() ? embed::label_probabilities(logits) : logits;
     const std::span row(scores.data<float>(), texts.size());
     Json matches = Json::array();
-    for (const int64_t line : best_of(row, top_)) {
-      const auto at = static_cast<size_t>(line);
+    for (const int64_t best : best_of(row, top_)) {
+      const auto at = static_cast<size_t>(best);
       if (common.json) {
         matches.push_back(
-            Json::object({{"line", line + 1}, {"score", row[at]}, {"text", valid_utf8(texts[at])}}));
+            Json::object({{"line", data.lines[at]}, {"score", row[at]}, {"text", valid_utf8(texts[at])}}));
       } else {
-        fmt::print("{:.3f}  {:>6}  {}\n", row[at], line + 1, printable(texts[at]));
+        fmt::print("{:.3f}  {:>6}  {}\n", row[at], data.lines[at], printable(texts[at]));
       }
     }
     if (common.json) put_json(Json::object({{"query", valid_utf8(query_)}, {"matches", matches}}), -1);

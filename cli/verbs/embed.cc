@@ -85,7 +85,7 @@ class Embed : public Verb {
     const auto [index, parts] = numbers_of_part();
     if (skips_existing_ && out_ == "-") throw UsageError("--skip-existing needs --out FILE, not -");
     std::error_code ignored;
-    if (skips_existing_ && std::filesystem::exists(out_, ignored)) {
+    if (skips_existing_ && std::filesystem::is_regular_file(out_, ignored)) {
       if (common.json) put_json(Json::object({{"out", io::path_to_json(out_)}, {"skipped", true}}));
       return kDone;
     }
@@ -104,7 +104,7 @@ class Embed : public Verb {
       throw UsageError(
           "--out FILE.npy is for dense vectors; write sparse and multi-vector ones to FILE.jsonl");
     }
-    const std::vector<std::string> all = single_texts_of(data_, format_);
+    const std::vector<std::string> all = single_texts_of(data_, format_).texts;
     const int64_t begin = std::ssize(all) * (index - 1) / parts, end = std::ssize(all) * index / parts;
     const std::span<const std::string> texts(all.begin() + begin, all.begin() + end);
     int64_t vectors = 0;

@@ -90,7 +90,8 @@ class Generate : public Verb {
     check_chat(common);
     const LoadedModel loaded = load_model_dir(folder_, weights_, true);
     const std::string prompt = text_or_stdin(prompt_);
-    if (prompt.empty() && !chat_) throw UsageError("the prompt is empty; give --prompt TEXT");
+    if (prompt.empty() && (!chat_ || !prompt_.empty()))
+      throw UsageError("the prompt is empty; give --prompt TEXT");
     options_.seed = static_cast<uint64_t>(seed_);
     options_.overflow = overflow_ == "error" ? Overflow::error : Overflow::slide;
     if (cache_dtype_ == "bf16") options_.cache_dtype = Dtype::bf16;

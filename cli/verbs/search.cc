@@ -64,15 +64,16 @@ class Search : public Verb {
     if (similarity_ == Similarity::cosine && dense != nullptr) flags_.options.normalize = true;
     if (compress_ != "none" && similarity_ == Similarity::manhattan)
       throw UsageError("--compress cannot find by manhattan distances, by which the folder compares vectors");
-    const std::vector<std::string> texts = single_texts_of(data_, format_);
+    const text::LabelledTexts data = single_texts_of(data_, format_);
+    const std::vector<std::string>& texts = data.texts;
     if (texts.empty()) throw InputError(concat(data_, ": there are no lines to search"));
     const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
     if (const auto kind = value_of<embed::IndexKind>(compress_))
       compressed_.emplace(std::get<Tensor>(corpus), *kind);
     if (!query_.empty()) {
-      show(asking, corpus, texts, query_, common.json);
+      show(asking, corpus, data, query_, common.json);
     } else {
-      for (std::string line; read_line(line);) show(asking, corpus, texts, line, common.json);
+      for (std::string line; read_line(line);) show(asking, corpus, data, line, common.json);
     }
     return kDone;
   }
@@ -93,12 +94,14 @@ class Search : public Verb {
     const auto* encoder = std::get_if<SentenceEncoder>(&any);
     if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts, is_quiet);
     if (!index_.empty()) IndexRecord::check_vacant(index_);
+    std::optional<io::NpyWriter> file;  // before the work: where it cannot be written, none is done
+    if (!index_.empty()) file.emplace(index_, std::ssize(texts), encoder->width(flags_.options));
     TextMeter meter(is_quiet);
     AnyVectors made = flags_.encode(any, texts, TextTask::document, std::ref(meter));
-    if (index_.empty()) return made;
+    if (!file) return made;
     IndexRecord record = flags_.record_of(texts);
     record.add(std::get<Tensor>(made)), record.save(index_);
-    io::save_npy(index_, std::get<Tensor>(made));
+    file->add(std::get<Tensor>(made)), file->commit();
     return made;
   }
 
@@ -181,18 +184,18 @@ class Search : public Verb {
     return static_cast<float>(std::get<embed::MultiVectors>(query).vectors.size(0));
   }
 
-  void show(const AnyEncoder& encoder, const AnyVectors& corpus, const std::vector<std::string>& texts,
+  void show(const AnyEncoder& encoder, const AnyVectors& corpus, const text::LabelledTexts& data,
             const std::string& query, bool as_json) {
     const AnyVectors vector = flags_.encode(encoder, std::span(&query, 1), TextTask::query);
     Json matches = Json::array();
     for (embed::Match match : matches_of(vector, corpus)) {
       match.score /= scale_of(encoder, vector);
-      const std::string& text = texts[static_cast<size_t>(match.row)];
+      const std::string& text = data.texts[static_cast<size_t>(match.row)];
+      const int64_t line = data.lines[static_cast<size_t>(match.row)];
       if (as_json) {
-        matches.push_back(
-            Json::object({{"line", match.row + 1}, {"score", match.score}, {"text", valid_utf8(text)}}));
+        matches.push_back(Json::object({{"line", line}, {"score", match.score}, {"text", valid_utf8(text)}}));
       } else {
-        fmt::print("{:.3f}  {:>6}  {}\n", match.score, match.row + 1, printable(text));
+        fmt::print("{:.3f}  {:>6}  {}\n", match.score, line, printable(text));
       }
     }
     if (as_json) put_json(Json::object({{"query", valid_utf8(query)}, {"matches", matches}}), -1);

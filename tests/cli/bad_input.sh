@@ -162,6 +162,12 @@ for stdin in '< .' '<&-'; do  # a folder, closed: no end of the input
     bash -c "\"\$1\" tokenizer encode run - $stdin" bash "$multihead"
 done
 
+marked() { printf '\xef\xbb\xbfthe' | "$multihead" generate run --prompt - --max-new-tokens 3 --seed 1 --quiet; }
+[[ $(marked) == "$("$multihead" generate run --prompt the --max-new-tokens 3 --seed 1 --quiet)" ]] || fail 'a byte order mark is part of the prompt'
+expect 3 'stdin: this is compressed .gzip.' bash -c 'gzip <text.txt | "$1" generate run --prompt -' bash "$multihead"
+expect 2 'the prompt is empty' "$multihead" generate run --prompt -
+expect 2 'the prompt is empty' "$multihead" generate run --prompt - --chat
+
 # Vocabulary mismatch: the tokenizer of another model.
 expect 0 'tokens in' "$multihead" tokenizer train text.txt other.txt --out tok --vocab-size 300
 expect 2 'folder "tok" holds a tokenizer; overwrite it' "$multihead" tokenizer train text.txt --out tok

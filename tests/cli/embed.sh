@@ -59,6 +59,17 @@ expect 3 'stdin: this is compressed .gzip.' bash -c "'$multihead' search model -
 expect 3 'stdin: this is UTF-16; make it plain text' bash -c 'printf "\xff\xfea\0" | "$1" embed model --data - --out packed.npy' bash "$multihead"
 [[ ! -e packed.npy ]] || fail "compressed texts have vectors"
 expect 0 '"line":5' "$multihead" search model --data texts.txt --query "a mat" --top 1 --json
+# The file's lines, which are not the rows of a table; line ends of old; a place that cannot be written; files of two models.
+printf 'text\nthe cats\n\n"x\ny"\na mat\n' >table.csv
+expect 0 '^1.000 +6  a mat' "$multihead" search model --data table.csv --query "a mat" --top 1
+printf 'a mat\rthe cats\r' >old.txt
+expect 3 'old.txt: its lines end in CR alone; make that LF first' "$multihead" embed model --data old.txt --out old.npy
+expect 3 'stdin: its lines end in CR alone' bash -c '"$1" search model --data texts.txt <old.txt' bash "$multihead"
+expect 1 'nowhere' "$multihead" search model --data texts.txt --query "a mat" --index nowhere/x.npy
+cp -r model mixed && seq 400 >>mixed/vocab.txt
+expect 3 '^multihead: mixed: the tokenizer has 413 tokens, the model expects [0-9]+; they do not match' "$multihead" embed mixed --data texts.txt --out -
+mkdir folder.npy
+expect 1 'folder.npy' "$multihead" embed model --data texts.txt --out folder.npy --skip-existing
 "$multihead" search model --data texts.txt --query "a mat" --index kept.npy >first.txt
 "$multihead" search model --data texts.txt --query "a mat" --index kept.npy >second.txt
 cmp first.txt second.txt || fail "the kept vectors give other lines"

@@ -46,6 +46,11 @@ void check_plain(std::string_view text, const std::string& where) {
   }
 }
 
+void check_lines(std::string_view text, const std::string& where) {
+  MH_CHECK(text.find('\n') != text.npos || text.empty() || text.find('\r') >= text.size() - 1, FormatError,
+           where, ": its lines end in CR alone; make that LF first (tr '\\r' '\\n')");
+}
+
 std::string read_text(const std::string& path, const ReadOptions& options) {
   std::string text = read_file(path, UINT64_MAX);
   MH_CHECK(!text.empty(), FormatError, path, ": the file is empty");
@@ -57,8 +62,7 @@ std::string read_text(const std::string& path, const ReadOptions& options) {
       throw FormatError(concat(path, ": not valid UTF-8: byte ", quote(std::string_view(text).substr(bad, 1)),
                                " at ", place(text, bad)));
   }
-  MH_CHECK(!options.in_lines || text.find('\n') != text.npos || text.find('\r') >= text.size() - 1,
-           FormatError, path, ": its lines end in CR alone; make that LF first (tr '\\r' '\\n')");
+  if (options.in_lines) check_lines(text, path);
   text.erase(0, text.size() - without_byte_order_mark(text).size());
   MH_CHECK(!text.empty(), FormatError, path, ": the file is empty except for a byte order mark");
   return text;

@@ -25,6 +25,8 @@ struct ReadOptions {
 /// Throws FormatError for what begins as UTF-16, an archive or a compressed file does, with the command that makes it
 /// text.
 void check_plain(std::string_view text, const std::string& where);
+/// Throws FormatError for a text of several lines that end in CR alone.
+void check_lines(std::string_view text, const std::string& where);
 
 /// The text of a file, without a UTF-8 byte order mark.
 /// Throws: IoError (missing, a directory, unreadable); FormatError (empty, compressed, NUL bytes, UTF-16, not
