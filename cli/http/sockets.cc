@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -75,6 +76,7 @@ class Client : public Socket {
   }
 
   void leave();
+  bool has_left_unseen() const;
 
   bool has_gone = false;
 
@@ -242,8 +244,19 @@ void Client::leave() {
   loop_.guarded([&] { loop_.drop_gone(); });
 }
 
+// With as much unread as it may send ahead, nothing more is read, not even its end.
+bool Client::has_left_unseen() const {
+  if (evbuffer_get_length(bufferevent_get_input(buffer_.get())) < kMostUnread) return false;
+  pollfd end = {.fd = bufferevent_getfd(buffer_.get()), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 void Client::tick() {
   constexpr auto kLinger = std::chrono::seconds(2);
+  if (has_left_unseen()) {
+    has_gone = true;
+    return;
+  }
   if (!is_ending_) talk_->tick();
   shut_when_sent();
   if (is_shut_ && Clock::now() - since_ > kLinger) has_gone = true;

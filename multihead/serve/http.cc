@@ -23,6 +23,26 @@ bool is_token(std::string_view text) {
 
 constexpr std::string_view kBlanks = " \t";
 
+bool has_controls(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\t') || byte == 0x7f;
+  });
+}
+
+struct HeaderLine {
+  std::string_view name, value;
+};
+
+HeaderLine header_in(std::string_view line) {
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
+    throw ApiError(400, concat("a header must be NAME: VALUE, got ", quote(line)));
+  const std::string_view value = trimmed(line.substr(colon + 1), kBlanks);
+  if (has_controls(value)) throw ApiError(400, "a header holds control characters");
+  return {line.substr(0, colon), value};
+}
+
 /// The number that a text of digits is; -1: it is none, or too long to be meant.
 int64_t natural_number(std::string_view digits, int base) {
   if (digits.size() > 15 || digits.starts_with('-')) return -1;
@@ -131,6 +151,7 @@ size_t HttpReader::take(std::string_view bytes) {
         if (!take_line(bytes, at, limits_.head)) break;
         trailers_ += line_.size() + 2;
         if (trailers_ > limits_.head) throw ApiError(431, "the request's trailers are too long");
+        if (!line_.empty()) header_in(line_);
         stage_ = line_.empty() ? Stage::complete : Stage::trailer;
         line_.clear();
         break;
@@ -158,8 +179,9 @@ bool HttpReader::take_line(std::string_view bytes, size_t& at, size_t most) {
 void HttpReader::read_chunk_size() {
   const int64_t size =
       natural_number(trimmed(std::string_view(line_).substr(0, line_.find(';')), kBlanks), 16);
+  const bool is_odd = has_controls(line_);
   line_.clear();
-  if (size < 0) throw ApiError(400, "the request's body is not in chunks as it says");
+  if (size < 0 || is_odd) throw ApiError(400, "the request's body is not in chunks as it says");
   if (request_.body.size() + static_cast<size_t>(size) > limits_.body)
     throw ApiError(413, concat("the request's body exceeds ", limits_.body, " bytes"));
   left_ = static_cast<size_t>(size);
@@ -207,18 +229,9 @@ void HttpReader::take_host(std::string_view host) {
 }
 
 void HttpReader::read_header(std::string_view line) {
-  const size_t colon = line.find(':');
-  if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
-    throw ApiError(400, concat("a header must be NAME: VALUE, got ", quote(line)));
-  const std::string_view value = trimmed(line.substr(colon + 1), kBlanks);
-  const bool has_controls = std::any_of(value.begin(), value.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return (byte < 0x20 && c != '\t') || byte == 0x7f;
-  });
-  if (has_controls) throw ApiError(400, "a header holds control characters");
+  const auto [name, value] = header_in(line);
   if (request_.headers.size() >= 100) throw ApiError(431, "the request has more than 100 headers");
-  const auto [at, is_new] =
-      request_.headers.emplace(in_lower_case(line.substr(0, colon)), std::string(value));
+  const auto [at, is_new] = request_.headers.emplace(in_lower_case(name), std::string(value));
   if (is_new) return;
   for (const char* single :
        {"host", "content-length", "transfer-encoding", "authorization", "content-encoding"}) {

@@ -59,6 +59,9 @@ TEST(HttpReaderTest, ReadsChunks) {
   EXPECT_EQ(status_of(head + "3e9\r\n"), 413);
   EXPECT_EQ(status_of(head + "0\r\n" + std::string(100, 'a') + ": b\r\n"), -1);
   EXPECT_EQ(status_of(head + "0\r\n" + std::string(600, 'a') + "\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "1;a=\"b\rc\"\r\na\r\n0\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "0\r\nno colon\r\n\r\n"), 400);
+  EXPECT_EQ(status_of(head + "0\r\na:\rb\r\n\r\n"), 400);
 }
 
 TEST(HttpReaderTest, RefusesWhatTwoProgramsCouldReadDifferently) {

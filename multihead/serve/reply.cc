@@ -50,6 +50,10 @@ void Reply::answer(int status, std::string_view type, std::string body, HttpHead
   std::unique_lock lock(mutex_);
   if (ended_ || begun_) return;
   headers.emplace_back("Content-Type", std::string(type));
+  put_answer(std::move(lock), status, std::move(body), std::move(headers));
+}
+
+void Reply::put_answer(std::unique_lock<std::mutex> lock, int status, std::string body, HttpHeaders headers) {
   part_ = {.status = status, .headers = std::move(headers), .bytes = std::move(body), .ends = true};
   begun_ = ended_ = true;
   put(std::move(lock));
@@ -79,17 +83,19 @@ void Reply::end(std::string_view last) {
 }
 
 void Reply::fail(const ApiError& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    if (begun_) part_.bytes += errors_->event(error);
+  std::unique_lock lock(mutex_);
+  if (ended_) return;
+  if (begun_) {
+    part_.bytes += errors_->event(error);
+    part_.ends = ended_ = broken_off_ = true;
+    put(std::move(lock));
+    return;
   }
-  HttpHeaders headers;
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (error.retry_after() > 0) headers.emplace_back("Retry-After", std::to_string(error.retry_after()));
   if (error.status() == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   if (!error.methods().empty()) headers.emplace_back("Allow", error.methods());
-  answer(error.status(), "application/json", errors_->body(error), std::move(headers));
-  end();
+  put_answer(std::move(lock), error.status(), errors_->body(error), std::move(headers));
 }
 
 void Reply::note(const Facts& facts) {

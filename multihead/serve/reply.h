@@ -45,6 +45,8 @@ class Reply {
   /// Nobody waits for the answer any more: the client has gone.
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
+  /// Whether an error ended a stream that had begun.
+  bool broken_off() const { return broken_off_; }
   Clock::time_point deadline() const { return deadline_; }
 
   /// For the line in the log.
@@ -66,12 +68,13 @@ class Reply {
 
  private:
   void put(std::unique_lock<std::mutex> lock);
+  void put_answer(std::unique_lock<std::mutex> lock, int status, std::string body, HttpHeaders headers);
 
   mutable std::mutex mutex_;
   std::function<void()> wake_;
   Clock::time_point deadline_;
   const ErrorStyle* errors_ = &kOpenAiErrors;
-  std::atomic<bool> cancelled_ = false;
+  std::atomic<bool> cancelled_ = false, broken_off_ = false;
   Part part_;
   bool begun_ = false, ended_ = false;
   Facts facts_;

@@ -29,10 +29,11 @@ size_t HttpSession::receive(std::string_view bytes) {
   size_t taken = 0;
   try {
     while (!reply_ && !is_closed_ && taken < bytes.size()) {
-      if (reader_.idle()) since_ = Clock::now();
-      const bool was_in_body = reader_.in_body();
+      const bool was_idle = reader_.idle(), was_in_body = reader_.in_body();
       taken += reader_.take(bytes.substr(taken));
-      if (!was_in_body && reader_.in_body()) since_ = Clock::now();
+      const bool has_begun =
+          was_idle && !reader_.idle();  // empty lines before a request are not its beginning
+      if (has_begun || (!was_in_body && reader_.in_body())) since_ = Clock::now();
       if (reader_.wants_continue()) send_(http_head(100, {}));
       if (reader_.complete()) start(reader_.next());
     }
@@ -95,7 +96,7 @@ void HttpSession::wake() {
   }
   if (!part.ends) return;
   if (is_chunked_) send_("0\r\n\r\n");
-  log(reply_->cancelled() ? "server ended" : "");
+  log(reply_->cancelled() ? "server ended" : reply_->broken_off() ? "an error" : "");
   reply_ = nullptr;
   is_chunked_ = false;
   since_ = Clock::now();

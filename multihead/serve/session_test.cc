@@ -142,6 +142,25 @@ TEST(HttpSessionTest, SlowClientsAreEnded) {
   EXPECT_TRUE(idle.sent.empty());
 }
 
+TEST(HttpSessionTest, EmptyLinesDoNotKeepAConnection) {
+  Service service(test_models(), {});
+  TestConnection one(service);
+  const auto begin = HttpSession::Clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  one.send("\r\n");
+  one.session->tick(begin + std::chrono::milliseconds(10'010));
+  EXPECT_TRUE(one.is_closed);
+}
+
+TEST(HttpSessionTest, AStreamThatAnErrorEndsIsNotComplete) {
+  Service service(test_models(), {.timeout = 0.05});
+  TestConnection one(service);
+  one.send(post("/v1/completions", R"({"model":"lm","prompt":"a","max_tokens":60,"n":64,"stream":true})"));
+  one.run_until_lines(1);
+  EXPECT_THAT(one.sent, HasSubstr("timeout"));
+  EXPECT_EQ(one.lines[0].broken_off, one.lines[0].status == 200 ? "an error" : "");
+}
+
 TEST(HttpSessionTest, AClientThatLeavesIsCancelled) {
   Service service(test_models(), {});
   for (int i = 0; i < 20; ++i) {

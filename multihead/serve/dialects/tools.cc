@@ -44,6 +44,9 @@ void detokenize(const Call& call) {
   const ServedModel& model = call.model_named(fields.required_text("model"));
   const Json& list = fields.required("tokens");
   if (!list.is_array()) fields.refuse("tokens", "an array of integers");
+  constexpr size_t kMostTokens = kMostText / 4;
+  if (list.size() > kMostTokens)
+    throw ApiError(413, concat("tokens must be at most ", kMostTokens, ", got ", list.size()), "tokens");
   std::vector<int32_t> ids;
   for (const Json& id : list.items()) {
     if (!id.is_integer() || id.as_int() < 0 || id.as_int() >= model.model.tokenizer().vocab_size()) {
