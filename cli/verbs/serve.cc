@@ -2,6 +2,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -16,6 +17,7 @@
 #include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/serve/server.h"
+#include "multihead/text/corpus/corpus.h"
 #include "multihead/train/signals.h"
 
 namespace multihead::cli {
@@ -57,8 +59,8 @@ class Serve : public Verb {
                   "tokens of prompts that are read between two steps of the others", {.least = 1});
     flags.number("timeout", service_.timeout, "seconds for a request", {.open = true});
     flags.integer("max-queue", service_.max_queue, "requests of a model that may wait; more get status 429",
-                  {.least = 1});
-    flags.integer("max-body", body_megabytes_, "MB of a request", {.least = 1, .most = 1024});
+                  {.least = 1, .most = 1 << 30});
+    flags.integer("max-body", body_megabytes_, "MB of a request", {.least = 1, .most = 256});
     flags.integer("max-inputs", service_.max_inputs, "texts of a request", {.least = 1});
     flags.integer("max-tokens", service_.max_tokens, "new tokens of an answer (0: what the context holds)");
     flags.integer("max-connections", connections_, "open connections; further clients wait",
@@ -89,16 +91,22 @@ class Serve : public Verb {
     if (cache_dtype_ == "bf16") service_.cache_dtype = Dtype::bf16;
     if (cache_dtype_ == "int8") service_.cache_dtype = nn::kInt8Cache;
     service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
-    if (key_file_.empty()) return;
-    const std::string content = reading([&] { return read_file(key_file_); });
-    const std::string_view keys = without_byte_order_mark(content);
-    for (size_t at = 0; at < keys.size();) {
-      const size_t end = std::min(keys.find('\n', at), keys.size());
-      const std::string_view key =
-          trimmed(keys.substr(at, end - at), " \t\r");  // as the values of headers are
-      if (!key.empty() && !key.starts_with('#')) service_.api_keys.emplace_back(key);
-      at = end + 1;
+    for (const std::string& host : service_.hosts) {
+      if (host.find_first_of(":/* ") != std::string::npos)
+        throw UsageError(concat("--allow-host must be a name without port, path or *, got ", quote(host)));
     }
+    if (key_file_.empty()) return;
+    const std::string content = reading([&] { return text::read_text(key_file_, {.in_lines = true}); });
+    text::each_line(content, [&](std::string_view line, int64_t number) {
+      const std::string_view key = trimmed(line, " \t\r");  // as the values of headers are
+      if (key.starts_with('#')) return;
+      const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+      if (std::ranges::any_of(key, is_control)) {
+        throw InputError(concat(printable(key_file_), ": line ", number,
+                                ": a key with control characters, which no header can carry"));
+      }
+      if (!key.empty()) service_.api_keys.emplace_back(key);
+    });
     if (service_.api_keys.empty()) throw InputError(concat(printable(key_file_), ": holds no key"));
   }
 

@@ -99,7 +99,10 @@ std::vector<std::string> Fields::texts(std::string_view key, size_t most) {
 
 void Fields::only(std::string_view key, std::initializer_list<Json> values) {
   const Json* value = find(key);
-  if (value == nullptr || std::find(values.begin(), values.end(), *value) != values.end()) return;
+  const auto is_given = [value](const Json& one) {
+    return one == *value || (one.is_number() && value->is_number() && one.as_double() == value->as_double());
+  };
+  if (value == nullptr || std::any_of(values.begin(), values.end(), is_given)) return;
   std::string list;
   for (const Json& one : values) list += (list.empty() ? "" : " or ") + one.dump();
   throw ApiError(400, concat(name(key), " is supported only as ", list, ", got ", quote(value->dump(), 60)),

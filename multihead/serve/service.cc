@@ -173,6 +173,9 @@ Service::Impl::Impl(std::vector<Model> loaded, const ServiceOptions& given, std:
     : options(given), wake(std::move(wake_up)) {
   MH_CHECK(!loaded.empty(), ValueError, "Service: there is no model");
   MH_CHECK(given.context >= 0, ValueError, "Service: context must not be negative, got ", given.context);
+  constexpr int64_t kMostWaiting = int64_t{1} << 30;
+  MH_CHECK(given.max_queue > 0 && given.max_queue <= kMostWaiting, ValueError,
+           "Service: max_queue must be in [1, ", kMostWaiting, "], got ", given.max_queue);
   for (Model& model : loaded) {
     for (const ServedModel& other : models) {
       MH_CHECK(other.model.name != model.name, ValueError, "Service: two models are called ",

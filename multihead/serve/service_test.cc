@@ -313,6 +313,8 @@ TEST(ServiceTest, RefusesBadOptions) {
   EXPECT_THROW(Service({}, {}), ValueError);
   EXPECT_THROW(Service(test_models(), {.context = 65}), ValueError);
   EXPECT_THROW(Service(test_models(), {.parallel = 0}), ValueError);
+  for (const int64_t most : {int64_t{0}, std::numeric_limits<int64_t>::max()})
+    EXPECT_THROW(Service(test_models(), {.max_queue = most}), ValueError);
   std::vector<Model> twice = test_models();
   twice[1].name = "lm";
   EXPECT_THROW(Service(std::move(twice), {}), ValueError);

@@ -321,12 +321,27 @@ TEST(DialectsTest, OllamasOtherRequests) {
     EXPECT_EQ(loaded.at("response").as_string(), "");
     EXPECT_EQ(loaded.at("done_reason").as_string(), "load");
   }
-  const Json loaded = ask(service, "/api/chat", R"({"model":"lm","messages":[]})").json();
-  EXPECT_EQ(loaded.at("message").at("content").as_string(), "");
+  for (const char* messages : {"", R"(,"messages":null)", R"(,"messages":[])"}) {
+    const Json loaded = ask(service, "/api/chat", concat(R"({"model":"lm")", messages, "}")).json();
+    EXPECT_EQ(loaded.at("message").at("content").as_string(), "");
+  }
   const std::string options = R"("options":{"mirostat":null,"num_ctx":null,"num_thread":2})";
   EXPECT_EQ(ask(service, "/api/embed", R"({"model":"enc","input":["a"],)" + options + "}").status, 200);
   EXPECT_EQ(ask(service, "/api/show", R"({"model":"enc"})").json().at("capabilities").dump(),
             R"(["embedding"])");
+}
+
+TEST(DialectsTest, OllamaAddsLatestOnlyToWhatLacksIt) {
+  std::vector<Model> models = test_models();
+  models[0].name = "a", models[1].name = "a:latest";
+  const std::string kinds[] = {models[0].kind(), models[1].kind()};
+  Service service(std::move(models), {});
+  const auto family = [&](const char* name) {
+    const Json shown = ask(service, "/api/show", concat(R"({"model":")", name, "\"}")).json();
+    return shown.at("details").at("family").as_string();
+  };
+  EXPECT_EQ(family("a"), kinds[0]);
+  EXPECT_EQ(family("a:latest"), kinds[1]);
 }
 
 // The data of a stream's events, without the last one.
@@ -509,6 +524,9 @@ TEST(DialectsTest, TokensAndFigures) {
   const Json text =
       ask(service, "/detokenize", R"({"model":"lm","tokens":)" + tokens.at("tokens").dump() + "}").json();
   EXPECT_EQ(text.at("content").as_string(), "the cat");
+  std::string many = R"({"model":"lm","tokens":[0)";
+  for (int i = 0; i < 300'000; ++i) many += ",0";
+  EXPECT_EQ(ask(service, "/detokenize", many + "]}").status, 413);
   ask(service, kEmbeddings, R"({"model":"enc","input":"abc"})");
   service.count(200);
   const std::string figures = ask(service, "/metrics", "", "GET").body;

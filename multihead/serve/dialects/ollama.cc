@@ -24,13 +24,16 @@ std::string iso_time(int64_t seconds) {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
-// Clients add ":latest" to names.
+// Clients add ":latest" to names, unless it is a part of one.
 ServedModel& named_or_latest(const Call& call, const std::string& name) {
   constexpr std::string_view kLatest = ":latest";
-  for (ServedModel& model : call.service.models) {
-    if (name == concat(model.model.name, kLatest)) return model;
-  }
-  return call.model_named(name);
+  const auto is_called = [](const std::string& text) {
+    return [&text](const ServedModel& model) { return model.model.name == text; };
+  };
+  auto& models = call.service.models;
+  if (!name.ends_with(kLatest) || std::ranges::any_of(models, is_called(name))) return call.model_named(name);
+  const std::string plain = name.substr(0, name.size() - kLatest.size());
+  return call.model_named(std::ranges::any_of(models, is_called(plain)) ? plain : name);
 }
 
 Json details_json(const ServedModel& model) {
@@ -317,9 +320,9 @@ void ollama_chat(const Call& call) {
   GenerationJob job;
   read_options(fields, call, model, job);
   const ToolRequest tools = read_tools(fields, model, false);
-  const Json& messages = fields.required("messages");
-  const bool loads = messages.is_array() && messages.size() == 0;
-  if (!loads) set_messages(model, read_messages(messages, "messages"), job, tools);
+  const Json* messages = fields.find("messages");
+  const bool loads = messages == nullptr || (messages->is_array() && messages->size() == 0);
+  if (!loads) set_messages(model, read_messages(*messages, "messages"), job, tools);
   generate_text(call, fields, model, std::move(job), true, tools);
 }
 

@@ -61,7 +61,9 @@ void openai_completions(const Call& call) {
   GenerationJob job;
   read_common(fields, call, model, job, form);
   job.echoes = fields.boolean("echo", false);
-  job.options.max_new_tokens = longest_answer(fields, "max_tokens", 16, job.echoes ? 0 : 1);
+  const int64_t most = call.service.options.max_tokens;
+  const int64_t usual = most > 0 ? std::min<int64_t>(16, most) : 16;
+  job.options.max_new_tokens = longest_answer(fields, "max_tokens", usual, job.echoes ? 0 : 1);
   read_response_format(fields, job);
   check_most(call, job);
   job.wants_logprobs = fields.find("logprobs") != nullptr;
