@@ -515,6 +515,26 @@ TEST(DialectsTest, EchoGivesThePromptAndItsLogprobs) {
             test_tokenizer().decode(std::vector<int32_t>{ids[0], ids[0]}));
 }
 
+TEST(DialectsTest, OffsetsCountWhatIsShown) {
+  Service service(test_models(), {});
+  const auto byte = [](const char* text) {
+    const text::Tokenizer tokenizer = test_tokenizer();
+    int32_t id = 0;
+    while (tokenizer.decode(std::vector<int32_t>{id}) != text) ++id;
+    return id;
+  };
+  // A stray byte, the two bytes of a character, the first of one that does not go on, a letter.
+  std::string ids;
+  for (const char* one : {"\x9c", "\xc3", "\xa9", "\xe2", "a"})
+    ids += concat(ids.empty() ? "" : ",", byte(one));
+  const Answer answer =
+      ask(service, kCompletions,
+          concat(R"({"model":"lm","prompt":[)", ids, R"(],"echo":true,"max_tokens":0,"logprobs":0})"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(choice_of(answer).at("text").as_string(), "\ufffd\u00e9\ufffda");
+  EXPECT_EQ(choice_of(answer).at("logprobs").at("text_offset").dump(), "[0,1,2,2,3]");
+}
+
 TEST(DialectsTest, TokensAndFigures) {
   Service service(test_models(), {});
   const Json tokens = ask(service, "/tokenize", R"({"model":"lm","content":"the cat"})").json();

@@ -8,6 +8,23 @@
 namespace multihead::serve {
 namespace {
 
+// How long a completion is so far, in characters of what is shown: a character counts from its first byte on, however many
+// tokens it is split over, and what is no UTF-8 is shown as U+FFFD.
+class TextOffset {
+ public:
+  int64_t characters() const { return whole_ + count_utf8(valid_utf8(tail_)); }
+  void add(std::string_view bytes) {
+    tail_ += bytes;
+    const size_t whole = complete_utf8(tail_);
+    whole_ += count_utf8(valid_utf8(std::string_view(tail_).substr(0, whole)));
+    tail_.erase(0, whole);
+  }
+
+ private:
+  int64_t whole_ = 0;
+  std::string tail_;
+};
+
 Json usage_json(const Usage& usage) {
   return Json::object({{"prompt_tokens", usage.prompt_tokens},
                        {"completion_tokens", usage.new_tokens},
@@ -99,7 +116,7 @@ class OpenAiWriter : public GenerationListener {
   struct Choice {
     std::string text, reason;
     Json tokens = Json::array();  // log-probabilities, of all tokens or of those not sent yet
-    size_t offset = 0;            // in characters, as completions count
+    TextOffset offset = {};
     std::optional<text::ToolCallParser> parser = {};
     std::vector<Json> calls = {};
   };
@@ -186,7 +203,7 @@ class OpenAiWriter : public GenerationListener {
   }
 
   // As completions have them: a list for each member; alternatives that look alike count once, the first.
-  static Json in_columns(const Json& tokens, size_t& offset) {
+  static Json in_columns(const Json& tokens, TextOffset& offset) {
     Json texts = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
     for (const Json& token : tokens.items()) {
       const Json& alternatives = token.at("top_logprobs");
@@ -198,9 +215,10 @@ class OpenAiWriter : public GenerationListener {
       texts.push_back(name_of(token));
       values.push_back(token.at("logprob"));
       tops.push_back(std::move(top));
-      offsets.push_back(static_cast<int64_t>(offset));
-      // The text has a character where its first byte came, however many tokens it is split over.
-      for (const Json& byte : token.at("bytes").items()) offset += (byte.as_int() & 0xC0) != 0x80 ? 1 : 0;
+      offsets.push_back(offset.characters());
+      std::string bytes;
+      for (const Json& byte : token.at("bytes").items()) bytes += static_cast<char>(byte.as_int());
+      offset.add(bytes);
     }
     return Json::object(
         {{"tokens", texts}, {"token_logprobs", values}, {"top_logprobs", tops}, {"text_offset", offsets}});
