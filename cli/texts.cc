@@ -35,7 +35,7 @@ text::LabelledTexts texts_of(const std::string& data, text::TableFormat format) 
     // Lines may hold any bytes that are not another format's.
     const std::string content = data == "-" ? text_or_stdin("-") : read_file(data);
     text::check_plain(content, name);
-    if (text::format_of(name, format, lines) == lines) text::check_lines(content, name);
+    text::check_lines(content, name);
     return text::parse_texts(without_byte_order_mark(content), name, format);
   });
 }

@@ -88,7 +88,8 @@ typedef struct mh_generate_options {
 #define MH_GENERATE_OPTIONS \
   { sizeof(mh_generate_options), 100, -1, -1, -1, 0, NULL, 0, NULL, NULL }
 
-/* Continues a prompt; past the context it goes on from the last half of it. *text, if `text` is not NULL, is to be freed by mh_free(); after a failure it is NULL. */
+/* Continues a prompt; past the context it goes on from the last half of it. *text, if `text` is not NULL, is to be freed
+ * by mh_free(); after a failure it is NULL. */
 mh_status mh_generate(mh_model* model, const char* prompt, const mh_generate_options* options, char** text);
 
 typedef struct mh_message {

@@ -244,7 +244,8 @@ void Client::leave() {
   loop_.guarded([&] { loop_.drop_gone(); });
 }
 
-// With as much unread as it may send ahead, nothing more is read, not even its end.
+// With as much unread as it may send ahead, nothing more is read, not even its end, which the system knows unless more than
+// it holds is on its way.
 bool Client::has_left_unseen() const {
   if (evbuffer_get_length(bufferevent_get_input(buffer_.get())) < kMostUnread) return false;
   pollfd end = {.fd = bufferevent_getfd(buffer_.get()), .events = POLLRDHUP, .revents = 0};

@@ -65,9 +65,8 @@ class Search : public Verb {
     if (compress_ != "none" && similarity_ == Similarity::manhattan)
       throw UsageError("--compress cannot find by manhattan distances, by which the folder compares vectors");
     const text::LabelledTexts data = single_texts_of(data_, format_);
-    const std::vector<std::string>& texts = data.texts;
-    if (texts.empty()) throw InputError(concat(data_, ": there are no lines to search"));
-    const AnyVectors corpus = vectors_of(encoder, texts, common.quiet);
+    if (data.texts.empty()) throw InputError(concat(data_, ": there are no lines to search"));
+    const AnyVectors corpus = vectors_of(encoder, data, common.quiet);
     if (const auto kind = value_of<embed::IndexKind>(compress_))
       compressed_.emplace(std::get<Tensor>(corpus), *kind);
     if (!query_.empty()) {
@@ -90,9 +89,10 @@ class Search : public Verb {
     return std::visit(own, any);
   }
 
-  AnyVectors vectors_of(const AnyEncoder& any, const std::vector<std::string>& texts, bool is_quiet) {
+  AnyVectors vectors_of(const AnyEncoder& any, const text::LabelledTexts& data, bool is_quiet) {
+    const std::vector<std::string>& texts = data.texts;
     const auto* encoder = std::get_if<SentenceEncoder>(&any);
-    if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, texts, is_quiet);
+    if (!index_.empty() && std::filesystem::exists(index_)) return held_vectors(*encoder, data, is_quiet);
     if (!index_.empty()) IndexRecord::check_vacant(index_);
     std::optional<io::NpyWriter> file;  // before the work: where it cannot be written, none is done
     if (!index_.empty()) file.emplace(index_, std::ssize(texts), encoder->width(flags_.options));
@@ -105,8 +105,8 @@ class Search : public Verb {
     return made;
   }
 
-  Tensor held_vectors(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
-                      bool is_quiet) const {
+  Tensor held_vectors(const SentenceEncoder& encoder, const text::LabelledTexts& data, bool is_quiet) const {
+    const std::vector<std::string>& texts = data.texts;
     const int64_t width = encoder.width(flags_.options);
     Tensor held = reading([&] { return io::load_npy(index_); });
     IndexRecord record = flags_.record_of(texts);
@@ -126,7 +126,7 @@ class Search : public Verb {
     check_finite(held);
     // `embed` may have written it without --normalize.
     if (similarity_ == Similarity::cosine) held = embed::normalized_rows(held);
-    check_rows(encoder, texts, held);
+    check_rows(encoder, data, held);
     return held;
   }
 
@@ -141,15 +141,15 @@ class Search : public Verb {
 
   // An index by another model, or without a record of other lines, finds nonsense. Instruction sets move vectors by
   // less, in f32 by much less.
-  void check_rows(const SentenceEncoder& encoder, const std::vector<std::string>& texts,
-                  const Tensor& held) const {
+  void check_rows(const SentenceEncoder& encoder, const text::LabelledTexts& data, const Tensor& held) const {
+    const std::vector<std::string>& texts = data.texts;
     const double slack = flags_.precision == "f32" ? 1e-5 : 1e-3;
     // The longest line is cut where the model's length has changed.
     const auto longest = std::ranges::max_element(texts, {}, &std::string::size);
-    for (const size_t line : std::set<size_t>{0, texts.size() / 2, texts.size() - 1,
-                                              static_cast<size_t>(longest - texts.begin())}) {
-      const Tensor made = encoder.encode(std::span(&texts[line], 1), flags_.options);
-      const float* row = held.data<float>() + static_cast<int64_t>(line) * held.size(1);
+    for (const size_t at : std::set<size_t>{0, texts.size() / 2, texts.size() - 1,
+                                            static_cast<size_t>(longest - texts.begin())}) {
+      const Tensor made = encoder.encode(std::span(&texts[at], 1), flags_.options);
+      const float* row = held.data<float>() + static_cast<int64_t>(at) * held.size(1);
       const auto product = [&](const float* a, const float* b) {
         return std::inner_product(a, a + held.size(1), b, 0.0);
       };
@@ -157,8 +157,8 @@ class Search : public Verb {
                    expected = std::sqrt(product(made.data<float>(), made.data<float>())),
                    cosine = product(row, made.data<float>()) / (size * expected);
       if (!(cosine >= 1 - slack) || !(std::abs(size - expected) <= 10 * slack * expected)) {
-        throw InputError(concat(index_, ": row ", line + 1, " is not the vector of line ", line + 1, " of ",
-                                data_, " (cosine ", cosine, ", length ", size, ", not ", expected,
+        throw InputError(concat(index_, ": row ", at + 1, " is not the vector of line ", data.lines[at],
+                                " of ", data_, " (cosine ", cosine, ", length ", size, ", not ", expected,
                                 "); delete it to recreate it"));
       }
     }

@@ -92,15 +92,20 @@ class Serve : public Verb {
     if (cache_dtype_ == "int8") service_.cache_dtype = nn::kInt8Cache;
     service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
     for (const std::string& host : service_.hosts) {
-      if (host.find_first_of(":/* ") != std::string::npos)
-        throw UsageError(concat("--allow-host must be a name without port, path or *, got ", quote(host)));
+      if (!host.starts_with('[') && host.find_first_of(":/* ") != std::string::npos) {
+        throw UsageError(
+            concat("--allow-host must be a name without port, path, blanks or *, got ", quote(host)));
+      }
     }
     if (key_file_.empty()) return;
-    const std::string content = reading([&] { return text::read_text(key_file_, {.in_lines = true}); });
+    const std::string content =
+        reading([&] { return text::read_text(key_file_, {.require_utf8 = false, .in_lines = true}); });
     text::each_line(content, [&](std::string_view line, int64_t number) {
       const std::string_view key = trimmed(line, " \t\r");  // as the values of headers are
       if (key.starts_with('#')) return;
-      const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+      const auto is_control = [](char c) {
+        return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+      };
       if (std::ranges::any_of(key, is_control)) {
         throw InputError(concat(printable(key_file_), ": line ", number,
                                 ": a key with control characters, which no header can carry"));

@@ -75,6 +75,8 @@ TEST_F(CAttention, WrongCallsAreNamed) {
   options.size += 8;  // a header newer than the library
   EXPECT_EQ(run(kShape, &options), MH_INVALID);
   refused("their size is");
+  options.size = 20;  // within a field
+  EXPECT_EQ(run(kShape, &options), MH_INVALID);
   options = MH_ATTENTION_OPTIONS;
   options.softcap = NAN;
   EXPECT_EQ(run(kShape, &options), MH_INVALID);

@@ -21,7 +21,7 @@ struct ServiceOptions {
   std::optional<Dtype> cache_dtype = {};   ///< of keys and values
   size_t cache_bytes = size_t{512} << 20;  ///< of prompts that are kept for the next ones
   int64_t prompt_chunk = 512;  ///< tokens of prompts that are read between two steps of the others
-  int64_t max_queue = 256;     ///< requests of a model that wait; more get 429
+  int64_t max_queue = 256;     ///< in [1, 2^30]: requests of a model that wait; more get 429
   int64_t max_inputs = 2048;   ///< texts of a request
   int64_t max_tokens = 0;      ///< new tokens of a choice; 0: what the context holds
   double timeout = 600;        ///< seconds for a request

@@ -153,12 +153,23 @@ TEST(HttpSessionTest, EmptyLinesDoNotKeepAConnection) {
 }
 
 TEST(HttpSessionTest, AStreamThatAnErrorEndsIsNotComplete) {
-  Service service(test_models(), {.timeout = 0.05});
-  TestConnection one(service);
-  one.send(post("/v1/completions", R"({"model":"lm","prompt":"a","max_tokens":60,"n":64,"stream":true})"));
-  one.run_until_lines(1);
-  EXPECT_THAT(one.sent, HasSubstr("timeout"));
-  EXPECT_EQ(one.lines[0].broken_off, one.lines[0].status == 200 ? "an error" : "");
+  std::vector<AccessLine> lines;
+  SessionOptions options;
+  options.log = [&](const AccessLine& line) { lines.push_back(line); };
+  const auto reply = std::make_shared<Reply>(nullptr, Reply::Clock::time_point::max());
+  std::string sent;
+  HttpSession session([&](const HttpRequest&) { return reply; }, options, "peer",
+                      [&](std::string_view bytes) { sent += bytes; }, [] {});
+  session.receive(kGet);
+  reply->begin("text/event-stream");
+  reply->write("data: 1\n\n");
+  session.wake();
+  reply->fail(ApiError(504, "too late"));
+  session.wake();
+  EXPECT_THAT(sent, HasSubstr("too late"));
+  ASSERT_EQ(lines.size(), 1);
+  EXPECT_EQ(lines[0].status, 200);
+  EXPECT_EQ(lines[0].broken_off, "an error");
 }
 
 TEST(HttpSessionTest, AClientThatLeavesIsCancelled) {

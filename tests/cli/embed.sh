@@ -64,6 +64,8 @@ printf 'text\nthe cats\n\n"x\ny"\na mat\n' >table.csv
 expect 0 '^1.000 +6  a mat' "$multihead" search model --data table.csv --query "a mat" --top 1
 printf 'a mat\rthe cats\r' >old.txt
 expect 3 'old.txt: its lines end in CR alone; make that LF first' "$multihead" embed model --data old.txt --out old.npy
+expect 3 'stdin: its lines end in CR alone' bash -c 'printf "text\ra mat\rthe cats\r" | "$1" embed model --data - --format csv --out -' bash "$multihead"
+expect 0 '' bash -c 'printf "PAR1 is a mat\n" | "$1" embed model --data - --out -' bash "$multihead"
 expect 3 'stdin: its lines end in CR alone' bash -c '"$1" search model --data texts.txt <old.txt' bash "$multihead"
 expect 1 'nowhere' "$multihead" search model --data texts.txt --query "a mat" --index nowhere/x.npy
 cp -r model mixed && seq 400 >>mixed/vocab.txt

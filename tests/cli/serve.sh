@@ -16,8 +16,11 @@ expect 2 'context must be at most 16' "$multihead" serve model --context 17 --qu
 expect 3 'there is no such host' "$multihead" serve model --host no.such.host.invalid --quiet
 for most in 5 8; do  # descriptors
   expect 3 'cannot listen on 127.0.0.1 port 0: Too many open files' \
-    bash -c 'ulimit -n "$0"; "$1" serve model --port 0 --quiet' "$most" "$multihead"
+    bash -c 'exec 3>&- 4>&- 5>&-; ulimit -n "$0"; "$1" serve model --port 0 --quiet' "$most" "$multihead"
 done
+expect 2 'allow-host must be a name without port' "$multihead" serve model --allow-host box:80 --quiet
+printf 'k\001y\n' >keys.txt
+expect 3 'line 1: a key with control characters' "$multihead" serve model --api-key-file keys.txt --quiet
 printf '# no key\n' >keys.txt
 expect 3 'holds no key' "$multihead" serve model --api-key-file keys.txt --quiet
 
@@ -143,6 +146,16 @@ for _ in range(4):
 if readings == sorted(readings) and readings[-1] > readings[0] + 4000:
     check("resident memory in KB", readings, "no more each round")
 check("threads", len(os.listdir(f"/proc/{server}/task")) <= 4, True)
+
+# One that leaves with more unread than is read ahead.
+gone = socket.create_connection(("127.0.0.1", port))
+gone.sendall(head % len(long) + long + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2500)
+gone.close()
+for _ in range(100):
+    if 'active{model="lm"} 0\n' in ask("/metrics")[1] and len(os.listdir(f"/proc/{server}/fd")) < 20:
+        break
+    time.sleep(0.05)
+check("a request of a client that left behind 100 KB", 'active{model="lm"} 0\n' in ask("/metrics")[1], True)
 
 # Byte by byte and not at all: others are served meanwhile.
 slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]

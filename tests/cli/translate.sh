@@ -40,13 +40,24 @@ lines() { expect "$1" "$2" bash -c 'printf "$1" | "$0" translate run' "$multihea
 lines 0 '' 'ab\n\n \nba\n'
 [[ $(wc -l <out.txt) -eq 4 && -z $(sed -n 2,3p out.txt | tr -d '\n') ]] || fail "blank lines: $(cat out.txt)"
 lines 3 'line 1 has 17 tokens, the model reads at most 16' 'abababababababab\n'
-# A signal ends it while it waits for lines.
+# A signal ends it while it waits for lines, of which it has read a group.
 mkfifo lines_in
-"$multihead" translate run <lines_in >out.txt 2>err.txt &
+"$multihead" translate run --beam 1 --max-length 3 <lines_in >out.txt 2>err.txt &
 exec 9>lines_in
-sleep 0.5
-kill -TERM $! && wait $! || [[ $? == 143 ]] || fail "translate goes on after SIGTERM"
+for _ in $(seq 512); do echo ab; done >&9
+for _ in $(seq 100); do
+  if [[ $(wc -l <out.txt) == 512 ]]; then break; fi
+  sleep 0.05
+done
+kill -TERM $!
+for _ in $(seq 100); do
+  if ! kill -0 $! 2>/dev/null; then break; fi
+  sleep 0.05
+done
 exec 9>&-
+code=0
+wait $! || code=$?
+[[ $code == 143 && $(wc -l <out.txt) == 512 ]] || fail "after SIGTERM: exit code $code, $(wc -l <out.txt) lines"
 expect 2 'num_hypotheses 5 exceeds beam_size 4' "$multihead" translate run --text ab --n-best 5
 expect 2 'alternatives are searched, not sampled' "$multihead" translate run --text ab --alternatives --sample
 [ "$("$multihead" translate run --text ab --alternatives --n-best 5 --quiet | sort -u | wc -l)" = 5 ] ||

@@ -29,7 +29,7 @@ constexpr auto kPacked =
                             "compressed (xz)", "unxz"},
                            {"\x28\xB5\x2F\xFD", "compressed (Zstandard)", "unzstd"},
                            {"BZh91AY&SY", "compressed (bzip2)", "bunzip2"},
-                           {"PAR1", "a Parquet file", "pandas.read_parquet(...).to_csv(...)"}});
+                           {"PAR1\x15", "a Parquet file", "pandas.read_parquet(...).to_csv(...)"}});
 
 size_t character_start(std::string_view text, size_t at) {
   for (size_t back = 0; back < 4 && back <= at && at < text.size(); ++back)
