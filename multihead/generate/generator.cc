@@ -109,6 +109,11 @@ std::string Generator::problem(int64_t sequence) const {
   return at(sequence).problem;
 }
 
+bool Generator::is_complete(int64_t sequence) const {
+  const Lock lock(mutex_);
+  return at(sequence).is_complete;
+}
+
 std::vector<int32_t> Generator::tokens(int64_t sequence) const {
   const Lock lock(mutex_);
   return at(sequence).fresh;
@@ -349,8 +354,8 @@ int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int
     sequence.fresh.push_back(*token);
     if (options.on_logprobs) sequence.logprobs.push_back(token_logprobs(own, *token, options.top_logprobs));
     if (sequence.constraint) sequence.constraint->advance(*token);
-    sequence.done = std::ssize(sequence.fresh) >= options.max_new_tokens ||
-                    (sequence.constraint && sequence.constraint->is_complete());
+    sequence.is_complete = sequence.constraint && sequence.constraint->is_complete();
+    sequence.done = sequence.is_complete || std::ssize(sequence.fresh) >= options.max_new_tokens;
     const bool is_right = right < std::ssize(drafted) && drafted[static_cast<size_t>(right)] == *token;
     if (sequence.done || !is_right) return right;
   }

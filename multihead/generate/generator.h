@@ -60,6 +60,8 @@ class Generator {
   bool finished(int64_t sequence) const;
   /// Why a sequence ended that a constraint left no token; empty: it did not.
   std::string problem(int64_t sequence) const;
+  /// Whether a sequence's constraint lets nothing follow its text.
+  bool is_complete(int64_t sequence) const;
   /// The new tokens so far.
   std::vector<int32_t> tokens(int64_t sequence) const;
   /// The new tokens of a sequence that has ended; the generator forgets it. Throws ValueError.
@@ -84,6 +86,7 @@ class Generator {
     int64_t reported_prompt = 0;
     std::optional<ConstraintState> constraint;
     std::string problem;
+    bool is_complete = false;  // what the constraint asked for is written
     bool done = false;
   };
   // Prompts on their way in: one that is longer than a chunk, or several that are read at once.

@@ -129,13 +129,14 @@ void LanguageLane::finish_choices(Live& live) {
     Choice& choice = live.choices[c];
     if (choice.has_ended || !generator_->finished(choice.sequence)) continue;
     const std::string problem = generator_->problem(choice.sequence);
+    const bool is_complete = generator_->is_complete(choice.sequence);
     generator_->take(choice.sequence);
     choice.has_ended = true;
     if (!problem.empty()) live.job.reply->fail(ApiError(400, problem, "", "constraint_failed"));
     echo(live, c);
     choice.fresh.clear();
     choice.text->finish();
-    const bool is_full = !choice.has_stopped && choice.tokens >= choice.most;
+    const bool is_full = !choice.has_stopped && !is_complete && choice.tokens >= choice.most;
     live.job.listener->end(c, choice.fresh, is_full);
   }
   if (!std::all_of(live.choices.begin(), live.choices.end(), ended)) return;

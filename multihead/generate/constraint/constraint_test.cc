@@ -123,5 +123,25 @@ TEST(ConstraintTest, WhatCannotGoOnEndsItsOwnRow) {
   EXPECT_THROW(Constraint::regex(wordpiece, "a"), ValueError);
 }
 
+TEST(ConstraintTest, WhatIsWrittenSaysSoHoweverManyTokensWereLeft) {
+  const text::Tokenizer tokenizer = constraint_tokenizer();
+  const models::LanguageModel model = constraint_model(tokenizer.vocab_size());
+  const auto run = [&](const char* pattern, int64_t most) {
+    Generator generator(model);
+    GenerateOptions options = {.max_new_tokens = most};
+    options.constraint = Constraint::regex(tokenizer, pattern);
+    const int64_t sequence = generator.submit({1}, options);
+    while (generator.step()) {
+    }
+    const bool is_complete = generator.is_complete(sequence);
+    return std::pair(is_complete, std::ssize(generator.take(sequence)));
+  };
+  const auto [is_complete, size] = run("xyz", 9);
+  EXPECT_TRUE(is_complete);
+  EXPECT_EQ(run("xyz", size), std::pair(true, size));
+  EXPECT_EQ(run("xyz", size - 1), std::pair(false, size - 1));
+  EXPECT_FALSE(run("(xyz)*", 6).first) << "more could come";
+}
+
 }  // namespace
 }  // namespace multihead
