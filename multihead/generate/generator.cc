@@ -309,7 +309,11 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
       if (is_scored) {
         const auto row =
             features.as_strided({counts[r], width}, {width, 1}, static_cast<int64_t>(r) * length * width);
-        score_prompt(at(rows[r]), row, places[r]);
+        try {
+          score_prompt(at(rows[r]), row, places[r]);
+        } catch (const ValueError& error) {
+          fail(at(rows[r]), error);
+        }
       }
       const int64_t wanted = first[r + 1] - first[r];
       if (counts[r] < wanted) continue;  // a chunk that ends before the last token is overwritten by the next
@@ -321,43 +325,51 @@ Tensor Generator::read(const Rows& rows, nn::DecodeState& state) {
   return ends;
 }
 
-// The next token, or none where the options leave none: that ends the sequence alone.
-std::optional<int32_t> Generator::choose(Sequence& sequence, std::span<float> scores) const {
+// Ends this sequence alone; the others of the step go on.
+void Generator::fail(Sequence& sequence, const ValueError& error) {
+  sequence.problem = error.what();
+  sequence.done = true;
+}
+
+// Throws ValueError where the options leave no token, or the model's output is not finite.
+int32_t Generator::choose(Sequence& sequence, std::span<float> scores) const {
   const GenerateOptions& options = sequence.options;
   for (const auto& [token, bias] : options.logit_bias) scores[static_cast<size_t>(token)] += bias;
   const SamplingOptions sampling = apply_penalties(options, sequence.text, sequence.fresh, scores);
   apply_rules(options, sequence.text, std::ssize(sequence.fresh), scores);
   const double uniform = RandomStream{options.seed, sequence.stream}.uniform(sequence.fresh.size());
-  if (!sequence.constraint) return sample(scores, sequence.text, sampling, uniform);
-  try {
-    sequence.constraint->apply(options.stop_tokens, scores);
-    return sample(scores, sequence.text, sampling, uniform);
-  } catch (const ValueError& error) {
-    sequence.problem = error.what();
-    return std::nullopt;
-  }
+  if (sequence.constraint) sequence.constraint->apply(options.stop_tokens, scores);
+  return sample(scores, sequence.text, sampling, uniform);
+}
+
+// Adds the next token, or ends the sequence. Throws as choose().
+void Generator::append(Sequence& sequence, std::span<float> scores) const {
+  const GenerateOptions& options = sequence.options;
+  std::vector<float> own;  // the model's, which the rules change
+  if (options.on_logprobs) own.assign(scores.begin(), scores.end());
+  const int32_t token = choose(sequence, scores);
+  sequence.done = std::ranges::find(options.stop_tokens, token) != options.stop_tokens.end();
+  if (sequence.done) return;
+  if (options.on_logprobs) sequence.logprobs.push_back(token_logprobs(own, token, options.top_logprobs));
+  sequence.text.push_back(token);
+  sequence.fresh.push_back(token);
+  if (sequence.constraint) sequence.constraint->advance(token);
+  sequence.is_complete = sequence.constraint && sequence.constraint->is_complete();
+  sequence.done = sequence.is_complete || std::ssize(sequence.fresh) >= options.max_new_tokens;
 }
 
 // Samples after the last token and after each draft token that was right. Returns the number of those.
 int64_t Generator::extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const {
-  const GenerateOptions& options = sequence.options;
   const auto vocabulary = static_cast<size_t>(model_.config().vocab_size);
   for (int64_t right = 0;; ++right) {
-    const std::span<float> scores(logits + static_cast<size_t>(right) * vocabulary, vocabulary);
-    std::vector<float> own;  // the model's, which the rules change
-    if (options.on_logprobs) own.assign(scores.begin(), scores.end());
-    const std::optional<int32_t> token = choose(sequence, scores);
-    const auto& stops = options.stop_tokens;
-    sequence.done = !token || std::find(stops.begin(), stops.end(), *token) != stops.end();
-    if (sequence.done) return right;
-    sequence.text.push_back(*token);
-    sequence.fresh.push_back(*token);
-    if (options.on_logprobs) sequence.logprobs.push_back(token_logprobs(own, *token, options.top_logprobs));
-    if (sequence.constraint) sequence.constraint->advance(*token);
-    sequence.is_complete = sequence.constraint && sequence.constraint->is_complete();
-    sequence.done = sequence.is_complete || std::ssize(sequence.fresh) >= options.max_new_tokens;
-    const bool is_right = right < std::ssize(drafted) && drafted[static_cast<size_t>(right)] == *token;
-    if (sequence.done || !is_right) return right;
+    try {
+      append(sequence, {logits + static_cast<size_t>(right) * vocabulary, vocabulary});
+    } catch (const ValueError& error) {
+      fail(sequence, error);
+    }
+    const bool is_right = !sequence.done && right < std::ssize(drafted) &&
+                          drafted[static_cast<size_t>(right)] == sequence.text.back();
+    if (!is_right) return right;
   }
 }
 
@@ -368,8 +380,9 @@ void Generator::advance(const Rows& rows, nn::DecodeState& state) {
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r] < 0) continue;
     Sequence& sequence = at(rows[r]);
-    if (sequence.options.max_new_tokens == 0) {  // only its log-probabilities were asked for
-      sequence.done = true;
+    if (sequence.options.max_new_tokens == 0)
+      sequence.done = true;  // only the prompt's log-probabilities are wanted
+    if (sequence.done) {
       next += logits.size(1);
       continue;
     }

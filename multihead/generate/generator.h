@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/core/error.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/prefix_folder.h"
 #include "multihead/models/language_model.h"
@@ -58,7 +59,8 @@ class Generator {
   void cancel(int64_t sequence);
 
   bool finished(int64_t sequence) const;
-  /// Why a sequence ended that a constraint left no token; empty: it did not.
+  /// Why a sequence ended that was left no token, by its options or by an output that is not finite; empty: it was
+  /// not.
   std::string problem(int64_t sequence) const;
   /// Whether a sequence's constraint lets nothing follow its text.
   bool is_complete(int64_t sequence) const;
@@ -122,7 +124,9 @@ class Generator {
   void advance(const Rows& rows, nn::DecodeState& state);
   void delay_followers(Rows& rows);
   int64_t extend(Sequence& sequence, float* logits, std::span<const int32_t> drafted) const;
-  std::optional<int32_t> choose(Sequence& sequence, std::span<float> scores) const;
+  static void fail(Sequence& sequence, const ValueError& error);
+  void append(Sequence& sequence, std::span<float> scores) const;
+  int32_t choose(Sequence& sequence, std::span<float> scores) const;
   void join(const Rows& rows, nn::DecodeState& state);
   void resize(int64_t rows, int64_t least = 0);
 

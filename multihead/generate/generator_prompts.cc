@@ -14,7 +14,7 @@ int64_t Generator::reading() const {
 }
 
 // The log-probabilities of the tokens that follow those of `features` [n, E], the first of which is at `begin` of the
-// text.
+// text. Throws ValueError if they are not finite.
 void Generator::score_prompt(Sequence& sequence, const Tensor& features, int64_t begin) const {
   constexpr int64_t kBlock = 16;  // a row of logits is as long as the vocabulary
   const int64_t width = features.size(1), vocabulary = model_.config().vocab_size;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <stdexcept>
 
@@ -339,6 +340,31 @@ TEST(GeneratorTest, LogprobsAreTheModelsOwnAndAsAlone) {
     return heard;
   };
   EXPECT_EQ(run({.max_batch = 1}, 0), run({.max_batch = 4, .cached_prompts = 2}, 5));
+}
+
+// A token whose embedding is not finite spoils only the texts that have it.
+TEST(GeneratorTest, WhatIsNotFiniteEndsItsOwnSequence) {
+  auto m = model(models::Positions::rotary);
+  std::fill_n(m.token_embedding.weight.data<float>() + 18 * 16, 16, std::numeric_limits<float>::quiet_NaN());
+  const GenerateOptions options = {.max_new_tokens = 5};
+  const auto expected = generate(m, {{1}}, options)[0];
+  for (const bool wants_logprobs : {false, true}) {
+    GenerateOptions wrong = options;
+    if (wants_logprobs) wrong.on_prompt_logprobs = [](int64_t, const TokenLogprobs&) {};
+    Generator generator(m);
+    const int64_t good = generator.submit({1}, options), bad = generator.submit({2, 18, 3}, wrong);
+    generator.step();
+    const int64_t late = generator.submit({18}, wrong);
+    while (generator.step()) {
+    }
+    EXPECT_TRUE(generator.problem(good).empty());
+    EXPECT_EQ(generator.take(good), expected);
+    for (const int64_t sequence : {bad, late}) {
+      EXPECT_FALSE(generator.problem(sequence).empty());
+      EXPECT_TRUE(generator.take(sequence).empty());
+    }
+  }
+  EXPECT_THROW(generate(m, {{18}}, options), ValueError);
 }
 
 TEST(GeneratorTest, Errors) {

@@ -74,6 +74,7 @@ class LanguageLane : public Lane {
   static void echo(Live& live, size_t choice);
   bool hear(Live& live, size_t choice, int32_t token);
   void finish_choices(Live& live);
+  void finish_or_fail(Live& live);
   void leave(Live& live);
   void fail_all();
   int64_t limit_of(const GenerationJob& job) const { return job.context > 0 ? job.context : limit_; }

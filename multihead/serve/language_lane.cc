@@ -132,7 +132,10 @@ void LanguageLane::finish_choices(Live& live) {
     const bool is_complete = generator_->is_complete(choice.sequence);
     generator_->take(choice.sequence);
     choice.has_ended = true;
-    if (!problem.empty()) live.job.reply->fail(ApiError(400, problem, "", "constraint_failed"));
+    if (!problem.empty()) {
+      live.job.reply->fail(live.job.constraint ? ApiError(400, problem, "", "constraint_failed")
+                                               : ApiError(500, problem));
+    }
     echo(live, c);
     choice.fresh.clear();
     choice.text->finish();
@@ -153,6 +156,16 @@ void LanguageLane::leave(Live& live) {
   }
 }
 
+// What cannot be written, such as a log-probability that is no number, is the problem of one request.
+void LanguageLane::finish_or_fail(Live& live) {
+  try {
+    finish_choices(live);
+  } catch (...) {
+    fail_with_current_exception(*live.job.reply);
+    leave(live);
+  }
+}
+
 // The step's state is unknown: whoever took part is told, and the next ones begin anew.
 void LanguageLane::fail_all() {
   for (Live& live : lives_) fail_with_current_exception(*live.job.reply);
@@ -167,7 +180,7 @@ bool LanguageLane::step() {
   }
   try {
     generator_->step();
-    for (Live& live : lives_) finish_choices(live);
+    for (Live& live : lives_) finish_or_fail(live);
   } catch (...) {
     fail_all();
   }

@@ -44,6 +44,12 @@ def test_texts_fit_alone_and_together(writer):
     while generator.step():
         pass
     assert generator.take(number) == together[0]
+    number = generator.submit([1], regex="xx", suppress=[tokenizer.encode("x")], **common)
+    while generator.step():
+        pass
+    assert generator.tokens(number) == []
+    with pytest.raises(ValueError, match=f"sequence {number}: "):
+        generator.take(number)
 
 
 @pytest.mark.parametrize("keywords, message", [

@@ -213,6 +213,13 @@ int64_t submit_call(Generator& generator, nb::handle prompt, const GenerateOptio
   return unlocked([&] { return generator.submit(std::move(rows[0]), options); });
 }
 
+std::vector<int32_t> take_call(Generator& generator, int64_t sequence) {
+  const std::string problem = generator.problem(sequence);
+  std::vector<int32_t> tokens = generator.take(sequence);
+  MH_CHECK(problem.empty(), ValueError, "Generator: sequence ", sequence, ": ", problem);
+  return tokens;
+}
+
 // A model folder's defaults of generation, as keyword arguments.
 nb::dict generation_defaults(const Path& folder) {
   GenerateOptions options;
@@ -325,8 +332,10 @@ void bind_generator(nb::module_& m) {
           "tokens", [](Generator& g, int64_t i) { return unlocked([&] { return g.tokens(i); }); },
           "sequence"_a, "The new tokens so far.")
       .def(
-          "take", [](Generator& g, int64_t i) { return unlocked([&] { return g.take(i); }); }, "sequence"_a,
-          "The new tokens of a sequence that has ended, which is forgotten.")
+          "take", [](Generator& g, int64_t i) { return unlocked([&] { return take_call(g, i); }); },
+          "sequence"_a,
+          "The new tokens of a sequence that has ended, which is forgotten. ValueError if it ended because "
+          "no token was left to it;\ntokens() has those before.")
       .def_prop_ro("running", [](Generator& g) { return unlocked([&] { return g.running(); }); })
       .def_prop_ro("waiting", [](Generator& g) { return unlocked([&] { return g.waiting(); }); })
       .def_prop_ro(
