@@ -128,8 +128,22 @@ TextClassifier::TextClassifier(models::Encoder encoder, text::Tokenizer tokenize
            "TextClassifier: expected a sequence classification head, got ", word_of(encoder_.config().head));
 }
 
+text::Encoding TextClassifier::tokens(const std::string& text, int64_t max_length) const {
+  if (embedder_) return {embedder_->tokens(text, max_length), {}};
+  return {tokenizer_.encode(text, {.parse_special = true, .max_length = static_cast<size_t>(max_length)}),
+          {}};
+}
+
+text::Encoding TextClassifier::tokens(const TextPair& pair, int64_t max_length) const {
+  text::Encoding ids =
+      tokenizer_.encode_pair(prompt_ + pair.first, pair.second,
+                             {.parse_special = true, .max_length = static_cast<size_t>(max_length)});
+  if (encoder_.config().token_types <= 1) ids.type_ids.clear();
+  return ids;
+}
+
 Tensor TextClassifier::logits(int64_t count, int64_t limit, const ClassifyOptions& options,
-                              const std::function<text::Encoding(int64_t, size_t)>& encode) const {
+                              const std::function<text::Encoding(size_t, int64_t)>& encode) const {
   if (options.max_length != 0) {
     limit = detail::length_limit("TextClassifier", options.max_length, encoder_.config().context);
   }
@@ -137,7 +151,7 @@ Tensor TextClassifier::logits(int64_t count, int64_t limit, const ClassifyOption
   Tensor out = Tensor::empty({count, num_labels()}, Dtype::f32);
   each_batch(
       count, options.batch_tokens, options.progress,
-      [&](int64_t i) { return encode(i, static_cast<size_t>(limit)); },
+      [&](int64_t i) { return encode(static_cast<size_t>(i), limit); },
       [&](const models::TokenRows& rows, int64_t first) {
         const Tensor part = encoder_.logits(rows);
         std::copy_n(part.data<float>(), part.numel(), out.data<float>() + first * num_labels());
@@ -151,24 +165,16 @@ Tensor TextClassifier::logits(std::span<const std::string> texts, const Classify
                                      .batch_tokens = options.batch_tokens,
                                      .progress = options.progress});
   }
-  return logits(std::ssize(texts), text_length_, options, [&](int64_t i, size_t limit) {
-    return text::Encoding{
-        tokenizer_.encode(texts[static_cast<size_t>(i)], {.parse_special = true, .max_length = limit}), {}};
-  });
+  return logits(std::ssize(texts), text_length_, options,
+                [&](size_t i, int64_t limit) { return tokens(texts[i], limit); });
 }
 
 Tensor TextClassifier::logits(std::span<const TextPair> pairs, const ClassifyOptions& options) const {
   MH_CHECK(!embedder_ || pairs.empty(), ValueError,
            "TextClassifier: its head reads the vectors of single texts, not pairs");
   if (pairs.empty()) return Tensor::empty({0, num_labels()}, Dtype::f32);
-  const bool has_types = encoder_.config().token_types > 1;
-  return logits(std::ssize(pairs), max_length_, options, [&](int64_t i, size_t limit) {
-    const auto& [first, second] = pairs[static_cast<size_t>(i)];
-    text::Encoding pair =
-        tokenizer_.encode_pair(prompt_ + first, second, {.parse_special = true, .max_length = limit});
-    if (!has_types) pair.type_ids.clear();
-    return pair;
-  });
+  return logits(std::ssize(pairs), max_length_, options,
+                [&](size_t i, int64_t limit) { return tokens(pairs[i], limit); });
 }
 
 std::string TextClassifier::label(int64_t index) const { return detail::label_name(labels_, index); }

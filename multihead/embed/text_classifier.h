@@ -51,6 +51,13 @@ class TextClassifier {
   /// Tokens of a pair: as many as the folder, its tokenizer and the model allow; of a single text as the
   /// latter two.
   int64_t max_length() const { return max_length_; }
+  /// Tokens of a single text that are read.
+  int64_t text_length() const { return text_length_; }
+  /// Whether texts may come in pairs: not to a Dense module, which reads the vectors of single ones.
+  bool reads_pairs() const { return !embedder_; }
+  /// A text or a pair as logits() reads it, behind the folder's prompt, cut to max_length tokens; 0: whole.
+  text::Encoding tokens(const std::string& text, int64_t max_length) const;
+  text::Encoding tokens(const TextPair& pair, int64_t max_length) const;
   int64_t num_labels() const { return num_labels_; }
   models::ProblemType problem_type() const { return problem_type_; }
   /// The folder's name of a label, or LABEL_i.
@@ -61,7 +68,7 @@ class TextClassifier {
  private:
   TextClassifier(SentenceEncoder embedder, const models::EncoderConfig& labels);
   Tensor logits(int64_t count, int64_t limit, const ClassifyOptions& options,
-                const std::function<text::Encoding(int64_t, size_t)>& encode) const;
+                const std::function<text::Encoding(size_t, int64_t)>& encode) const;
 
   models::Encoder encoder_;
   text::Tokenizer tokenizer_;

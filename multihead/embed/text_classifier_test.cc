@@ -9,9 +9,12 @@
 
 #include "multihead/core/error.h"
 #include "multihead/core/files.h"
+#include "multihead/core/tensor/rng.h"
 #include "multihead/io/json.h"
+#include "multihead/io/safetensors.h"
 #include "multihead/models/files/hugging_face.h"
 #include "multihead/testing/matchers.h"
+#include "multihead/testing/sentence_folder.h"
 
 namespace multihead::embed {
 namespace {
@@ -61,6 +64,7 @@ TEST(TextClassifierTest, AFolderLimitsTextsAndSaysWhatAScoreIs) {
   EXPECT_TRUE(TextClassifier::load(folder).has_sigmoid());
   const TextClassifier limited = load_with("sentence_bert_config.json", R"({"max_seq_length": 5})");
   EXPECT_EQ(limited.max_length(), 5);
+  EXPECT_EQ(limited.text_length(), 24);
   const std::vector<TextPair> pair = {{"mat", "the cat sat on the mat on the mat"}};
   const auto short_logits = limited.logits(pair).to_vector<float>();
   EXPECT_EQ(limited.logits(pair, {.max_length = 5}).to_vector<float>(), short_logits);
@@ -93,7 +97,36 @@ TEST(TextClassifierTest, AFolderLimitsTextsAndSaysWhatAScoreIs) {
   const std::vector<TextPair> with = {{"the cat mat", pair[0].second}};
   EXPECT_EQ(load_with(own, prompts).logits(pair).to_vector<float>(), limited.logits(with).to_vector<float>());
   EXPECT_EQ(pair_prompt(folder), "the cat ");
+  EXPECT_EQ(TextClassifier::load(folder).tokens(pair[0], 0).ids, limited.tokens(with[0], 0).ids);
+  EXPECT_GT(limited.tokens(with[0], 0).ids.size(), limited.tokens(pair[0], 0).ids.size());
+  EXPECT_EQ(limited.tokens(with[0], 5).ids.size(), 5u);
   std::filesystem::remove_all(folder);
+}
+
+// SetFit's: texts are as long as the embedder reads, behind its prompt.
+TEST(TextClassifierTest, ALinearHeadReadsTextsAsItsEmbedderDoes) {
+  const testing::SentenceFolder folder;
+  folder.write("modules.json", "[" + testing::module("Transformer", "") + "," +
+                                   testing::module("Pooling", "1") + "," + testing::module("Dense", "2") +
+                                   "]");
+  folder.write("1/config.json", R"({"pooling_mode": "mean"})");
+  folder.write("2/config.json",
+               R"({"out_features": 2, "activation_function": "torch.nn.modules.linear.Identity"})");
+  Rng rng(2);
+  io::save_safetensors(folder.path + "/2/model.safetensors", {{"linear.weight", randn({2, 24}, rng)}});
+  folder.write("sentence_bert_config.json", R"({"max_seq_length": 6})");
+  folder.write("config_sentence_transformers.json",
+               R"({"prompts": {"p": "the "}, "default_prompt_name": "p"})");
+  Json config = io::load_json(folder.path + "/config.json");
+  config["id2label"] = Json::object({{"0", "no"}, {"1", "yes"}});
+  folder.write("config.json", config.dump());
+  const TextClassifier classifier = TextClassifier::load(folder.path);
+  EXPECT_EQ(classifier.label(1), "yes");
+  EXPECT_FALSE(classifier.reads_pairs());
+  EXPECT_EQ(classifier.text_length(), 6);
+  EXPECT_EQ(classifier.tokens("cat", 0).ids, testing::make_tokenizer().encode("the cat"));
+  const std::vector<TextPair> pairs = {{"the", "cat"}};
+  EXPECT_MESSAGE(classifier.logits(pairs), ValueError, "single texts, not pairs");
 }
 
 TEST(TextClassifierTest, ProbabilitiesOfOneLabelAreLogistic) {

@@ -204,14 +204,11 @@ void ScoreLane::prepare(Live& live) {
   const ScoreJob& job = live.job;
   const size_t count = std::max(job.texts.size(), job.pairs.size());
   live.sizes.resize(count);
-  const text::EncodeOptions options = {.parse_special = true};
   parallel_for(static_cast<int64_t>(count), [&](int64_t index, int) {
     const auto i = static_cast<size_t>(index);
-    const text::Tokenizer& tokenizer = classifier_.tokenizer();
-    live.sizes[i] =
-        job.pairs.empty()
-            ? std::ssize(tokenizer.encode(job.texts[i], options))
-            : std::ssize(tokenizer.encode_pair(job.pairs[i].first, job.pairs[i].second, options).ids);
+    const text::Encoding whole =
+        job.pairs.empty() ? classifier_.tokens(job.texts[i], 0) : classifier_.tokens(job.pairs[i], 0);
+    live.sizes[i] = std::ssize(whole.ids);
   });
   const int64_t limit = job.pairs.empty() ? classifier_.encoder().config().context : classifier_.max_length();
   for (size_t i = 0; i < count; ++i) live.sizes[i] = fitting_size(i, live.sizes[i], limit, job.truncates);

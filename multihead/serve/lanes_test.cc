@@ -29,5 +29,38 @@ TEST(LanguageLaneTest, AnAnswerThatIsCompleteWithItsLastTokenIsNotCutOff) {
   EXPECT_EQ(choice_of(cut).at("finish_reason").as_string(), "length");
 }
 
+std::vector<Model> scoring_models() {
+  std::vector<Model> models;
+  models.push_back({.name = "short",
+                    .any = embed::TextClassifier(test_encoder(models::EncoderHead::classification, 2),
+                                                 test_tokenizer(), 8)});
+  models.push_back({.name = "linear", .any = test_linear_classifier()});
+  const char* prompts =
+      R"({"model_type":"CrossEncoder","prompts":{"q":"the cat "},"default_prompt_name":"q"})";
+  models.push_back({.name = "prompted",
+                    .any = test_folder_classifier(models::EncoderHead::classification,
+                                                  {{"config_sentence_transformers.json", prompts}})});
+  return models;
+}
+
+TEST(ScoreLaneTest, ThePromptOfPairsIsCounted) {
+  Service service(scoring_models(), {});
+  const auto ranked = [&](const std::string& document) {
+    return ask(service, "/v1/rerank",
+               R"({"model":"prompted","query":"cat","truncate":false,"documents":[")" + document + "\"]}");
+  };
+  const auto size = [](const std::string& document) {
+    return std::ssize(test_classifier().tokens(embed::TextPair("the cat cat", document), 0).ids);
+  };
+  std::string document = "mat";
+  EXPECT_EQ(ranked(document).json().at("usage").at("prompt_tokens").as_int(), size(document));
+  while (size(document + " mat") <= 24) document += " mat";
+  EXPECT_EQ(ranked(document).status, 200);
+  document += " mat";
+  const Answer refused = ranked(document);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr(concat("has ", size(document), " tokens, the model reads 24")));
+}
+
 }  // namespace
 }  // namespace multihead::serve

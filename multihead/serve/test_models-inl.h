@@ -1,14 +1,23 @@
 // Small models for the tests of serve/.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/text/json.h"
+#include "multihead/io/json.h"
+#include "multihead/io/safetensors.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/serve/service.h"
 
 namespace multihead::serve {
@@ -48,6 +57,41 @@ inline embed::SentenceEncoder test_sentence_encoder() {
 inline embed::TextClassifier test_classifier(int64_t labels = 1) {
   return {test_encoder(models::EncoderHead::classification, labels),
           text::Tokenizer::train_wordpiece("the cat sat on the mat", {.vocab_size = 60})};
+}
+
+/// A classifier of a folder of `files` besides the model's and the tokenizer's.
+inline embed::TextClassifier test_folder_classifier(models::EncoderHead head,
+                                                    const std::map<std::string, std::string>& files) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / concat("multihead_serve_", ::getpid())).string();
+  models::Encoder encoder = test_encoder(head, head == models::EncoderHead::none ? 0 : 1);
+  models::save_encoder(encoder, folder);
+  text::Tokenizer::train_wordpiece("the cat sat on the mat", {.vocab_size = 60}).save(folder);
+  for (const auto& [name, content] : files) {
+    std::filesystem::create_directories((std::filesystem::path(folder) / name).parent_path());
+    write_file_atomically((std::filesystem::path(folder) / name).string(), content);
+  }
+  if (head == models::EncoderHead::none) {
+    io::save_safetensors(folder + "/2/model.safetensors", {{"linear.weight", Tensor::ones({2, 16})}});
+    Json config = io::load_json(folder + "/config.json");
+    config["id2label"] = Json::object({{"0", "no"}, {"1", "yes"}});
+    write_file_atomically(folder + "/config.json", config.dump());
+  }
+  embed::TextClassifier loaded = embed::TextClassifier::load(folder);
+  std::filesystem::remove_all(folder);
+  return loaded;
+}
+
+/// As SetFit's: a Dense module makes the logits of a text's vector, and six tokens of it are read.
+inline embed::TextClassifier test_linear_classifier() {
+  return test_folder_classifier(
+      models::EncoderHead::none,
+      {{"modules.json", R"([{"type":"sentence_transformers.models.Transformer","path":""},)"
+                        R"({"type":"sentence_transformers.models.Pooling","path":"1"},)"
+                        R"({"type":"sentence_transformers.models.Dense","path":"2"}])"},
+       {"1/config.json", R"({"pooling_mode":"mean"})"},
+       {"2/config.json", R"({"out_features":2,"activation_function":"torch.nn.modules.linear.Identity"})"},
+       {"sentence_bert_config.json", R"({"max_seq_length":6})"}});
 }
 
 inline std::vector<Model> test_models() {
