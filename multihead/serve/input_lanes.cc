@@ -210,7 +210,7 @@ void ScoreLane::prepare(Live& live) {
         job.pairs.empty() ? classifier_.tokens(job.texts[i], 0) : classifier_.tokens(job.pairs[i], 0);
     live.sizes[i] = std::ssize(whole.ids);
   });
-  const int64_t limit = job.pairs.empty() ? classifier_.encoder().config().context : classifier_.max_length();
+  const int64_t limit = job.pairs.empty() ? classifier_.text_length() : classifier_.max_length();
   for (size_t i = 0; i < count; ++i) live.sizes[i] = fitting_size(i, live.sizes[i], limit, job.truncates);
 }
 

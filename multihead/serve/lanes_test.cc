@@ -62,5 +62,22 @@ TEST(ScoreLaneTest, ThePromptOfPairsIsCounted) {
   EXPECT_THAT(refused.body, HasSubstr(concat("has ", size(document), " tokens, the model reads 24")));
 }
 
+TEST(ScoreLaneTest, TextsAreNotCutUnasked) {
+  Service service(scoring_models(), {});
+  const auto labels = [&](const std::string& model, const std::string& rest) {
+    return ask(service, "/predict", R"({"model":")" + model + R"(","inputs":")" + rest + "}");
+  };
+  EXPECT_EQ(labels("short", R"(xxxxxxxx")").status, 200);
+  const Answer refused = labels("short", R"(xxxxxxxxx")");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("input 0 has 9 tokens, the model reads 8"));
+  EXPECT_THAT(labels("linear", R"(the cat sat on the mat")").body, HasSubstr("tokens, the model reads 6"));
+  EXPECT_EQ(labels("linear", R"(the cat sat on the mat","truncate":true)").status, 200);
+  EXPECT_EQ(labels("short", R"(xxxxxxxxx","truncate":true)").status, 200);
+  const std::string figures = ask(service, "/metrics", "", "GET").body;
+  EXPECT_THAT(figures, HasSubstr("multihead_prompt_tokens_total{model=\"short\"} 16\n"));
+  EXPECT_THAT(figures, HasSubstr("multihead_prompt_tokens_total{model=\"linear\"} 6\n"));
+}
+
 }  // namespace
 }  // namespace multihead::serve
