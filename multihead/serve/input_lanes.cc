@@ -69,16 +69,32 @@ std::vector<typename InputLane<Job>::Pick> InputLane<Job>::pick() {
 }
 
 template <class Job>
-void InputLane<Job>::keep(const std::vector<Pick>& picks, const Tensor& rows) {
+void InputLane<Job>::keep(std::span<const Pick> picks, const Tensor& rows) {
   const int64_t width = rows.size(1);
+  for (const Pick& pick : picks) pick.live->rows.resize(pick.live->sizes.size() * static_cast<size_t>(width));
   for (size_t i = 0; i < picks.size(); ++i) {
     Live& live = *picks[i].live;
     live.width = width;
-    live.rows.resize(live.sizes.size() * static_cast<size_t>(width));
     std::copy_n(rows.data<float>() + static_cast<int64_t>(i) * width, width,
                 live.rows.begin() + static_cast<int64_t>(picks[i].input) * width);
     ++live.done;
   }
+}
+
+// What cannot be computed fails its request; false: the picks are of several, of which one is to blame.
+template <class Job>
+bool InputLane<Job>::run(std::span<const Pick> picks) {
+  Live& first = *picks[0].live;
+  const bool is_of_one = std::ranges::all_of(picks, [&](const Pick& pick) { return pick.live == &first; });
+  try {
+    const NoTape silent;
+    keep(picks, compute(picks));
+  } catch (...) {
+    if (!is_of_one) return false;
+    fail_with_current_exception(*first.job.reply);
+    first.has_failed = true;
+  }
+  return true;
 }
 
 template <class Job>
@@ -86,15 +102,12 @@ bool InputLane<Job>::step() {
   if (lives_.empty()) return false;
   prepare_all();
   const std::vector<Pick> picks = pick();
-  try {
-    const NoTape silent;
-    if (!picks.empty()) keep(picks, compute(picks));
-  } catch (...) {
-    for (const Pick& pick : picks)
-      fail_with_current_exception(*pick.live->job.reply), pick.live->job.reply->cancel();
+  const bool is_done = picks.empty() || run(picks);
+  for (size_t i = 0; !is_done && i < picks.size(); ++i) {  // each alone, so that only whose fault it is fails
+    if (!picks[i].live->has_failed) run(std::span(picks).subspan(i, 1));
   }
   std::erase_if(lives_, [&](Live& live) {
-    if (live.job.reply->cancelled()) return true;
+    if (live.has_failed || live.job.reply->cancelled()) return true;
     if (live.done < live.sizes.size()) return false;
     try {
       const bool is_finite =
@@ -174,7 +187,7 @@ void EmbedLane::prepare(Live& live) {
 Tensor EmbedLane::compute(std::span<const Pick> picks) {
   std::vector<TokenIds> rows;
   for (const Pick& pick : picks) {
-    rows.push_back(std::move(pick.live->ids[pick.input]));
+    rows.push_back(pick.live->ids[pick.input]);
     if (rows.back().empty()) rows.back().push_back(0);  // the model wants a token
   }
   const Tensor vectors = encoder_.vectors(models::TokenRows::of(rows), encoder_.normalizes()).to(Dtype::f32);
@@ -203,6 +216,8 @@ void EmbedLane::finish(Live& live) {
 void ScoreLane::prepare(Live& live) {
   const ScoreJob& job = live.job;
   const size_t count = std::max(job.texts.size(), job.pairs.size());
+  if (!job.pairs.empty() && !classifier_.reads_pairs())
+    throw ApiError(400, "the model reads single texts, not pairs", "inputs");
   live.sizes.resize(count);
   parallel_for(static_cast<int64_t>(count), [&](int64_t index, int) {
     const auto i = static_cast<size_t>(index);
@@ -211,7 +226,10 @@ void ScoreLane::prepare(Live& live) {
     live.sizes[i] = std::ssize(whole.ids);
   });
   const int64_t limit = job.pairs.empty() ? classifier_.text_length() : classifier_.max_length();
-  for (size_t i = 0; i < count; ++i) live.sizes[i] = fitting_size(i, live.sizes[i], limit, job.truncates);
+  for (size_t i = 0; i < count; ++i) {
+    if (live.sizes[i] == 0) throw ApiError(400, concat("input ", i, " has no tokens"), "inputs");
+    live.sizes[i] = fitting_size(i, live.sizes[i], limit, job.truncates);
+  }
 }
 
 Tensor ScoreLane::compute(std::span<const Pick> picks) {
@@ -219,13 +237,13 @@ Tensor ScoreLane::compute(std::span<const Pick> picks) {
   std::vector<embed::TextPair> pairs;
   std::vector<size_t> places(picks.size());
   for (size_t i = 0; i < picks.size(); ++i) {
-    ScoreJob& job = picks[i].live->job;
+    const ScoreJob& job = picks[i].live->job;
     const bool is_pair = !job.pairs.empty();
     places[i] = is_pair ? pairs.size() : texts.size();
     if (is_pair) {
-      pairs.push_back(std::move(job.pairs[picks[i].input]));
+      pairs.push_back(job.pairs[picks[i].input]);
     } else {
-      texts.push_back(std::move(job.texts[picks[i].input]));
+      texts.push_back(job.texts[picks[i].input]);
     }
   }
   const int64_t labels = classifier_.num_labels();

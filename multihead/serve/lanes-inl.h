@@ -104,6 +104,7 @@ class InputLane : public Lane {
     size_t next = 0, done = 0;
     std::vector<float> rows = {};
     int64_t width = 0;
+    bool has_failed = false;
   };
   struct Pick {
     Live* live;
@@ -113,11 +114,13 @@ class InputLane : public Lane {
  private:
   /// Fills in `sizes`. Throws ApiError.
   virtual void prepare(Live& live) = 0;
-  virtual Tensor compute(std::span<const Pick> picks) = 0;  // [picks, width]
+  /// [picks, width]. Leaves the jobs as they are: what throws is computed again in parts.
+  virtual Tensor compute(std::span<const Pick> picks) = 0;
   virtual void finish(Live& live) = 0;
   void prepare_all();
   std::vector<Pick> pick();
-  void keep(const std::vector<Pick>& picks, const Tensor& rows);
+  bool run(std::span<const Pick> picks);
+  void keep(std::span<const Pick> picks, const Tensor& rows);
 
   std::list<Live> lives_;
 };

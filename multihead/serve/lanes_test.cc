@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <stdexcept>
+
 #include "multihead/core/error.h"
 #include "multihead/serve/lanes-inl.h"
 #include "multihead/serve/test_models-inl.h"
@@ -77,6 +80,61 @@ TEST(ScoreLaneTest, TextsAreNotCutUnasked) {
   const std::string figures = ask(service, "/metrics", "", "GET").body;
   EXPECT_THAT(figures, HasSubstr("multihead_prompt_tokens_total{model=\"short\"} 16\n"));
   EXPECT_THAT(figures, HasSubstr("multihead_prompt_tokens_total{model=\"linear\"} 6\n"));
+}
+
+TEST(ScoreLaneTest, WhatTheModelCannotReadIsRefused) {
+  Service service(scoring_models(), {});
+  const Answer nothing = ask(service, "/predict", R"({"model":"short","inputs":[["a"],[""]]})");
+  EXPECT_EQ(nothing.status, 400);
+  EXPECT_THAT(nothing.body, HasSubstr("input 1 has no tokens"));
+  const Answer pair = ask(service, "/predict", R"({"model":"linear","inputs":[["a","b"]]})");
+  EXPECT_EQ(pair.status, 400);
+  EXPECT_THAT(pair.body, HasSubstr("the model reads single texts, not pairs"));
+}
+
+// Cannot compute "bad"; a text's row is its size.
+class FussyLane : public InputLane<ScoreJob> {
+ public:
+  int64_t computed = 0;
+
+ private:
+  void prepare(Live& live) override { live.sizes.assign(live.job.texts.size(), 1); }
+  Tensor compute(std::span<const Pick> picks) override {
+    Tensor rows = Tensor::empty({std::ssize(picks), 1}, Dtype::f32);
+    for (size_t i = 0; i < picks.size(); ++i) {
+      const std::string& text = picks[i].live->job.texts[picks[i].input];
+      if (text == "bad") throw std::runtime_error("too bad");
+      rows.data<float>()[i] = static_cast<float>(text.size());
+    }
+    computed += std::ssize(picks);
+    return rows;
+  }
+  void finish(Live& live) override {
+    std::string answer;
+    for (const float size : live.rows) answer += std::to_string(static_cast<int>(size));
+    live.job.reply->answer_json(answer);
+  }
+};
+
+TEST(InputLaneTest, OnlyWhatCannotBeComputedFails) {
+  FussyLane lane;
+  std::vector<std::shared_ptr<Reply>> replies;
+  for (const std::vector<std::string>& texts :
+       {std::vector<std::string>{"a", "abc"}, {"ab", "bad", "a"}, {"bad", "abc"}, {"abcd"}}) {
+    replies.push_back(std::make_shared<Reply>([] {}, Reply::Clock::time_point::max()));
+    lane.add({.reply = replies.back(), .texts = texts});
+  }
+  EXPECT_TRUE(lane.step());
+  EXPECT_FALSE(lane.step());
+  EXPECT_EQ(answer_of(*replies[0]).body, "13");
+  EXPECT_EQ(answer_of(*replies[3]).body, "4");
+  for (const size_t i : {1, 2}) {
+    EXPECT_FALSE(replies[i]->cancelled()) << "nobody has left";
+    const Answer failed = answer_of(*replies[i]);
+    EXPECT_EQ(failed.status, 500);
+    EXPECT_THAT(failed.body, HasSubstr("too bad"));
+  }
+  EXPECT_EQ(lane.computed, 4) << "the others' two and one, and what came before the bad text";
 }
 
 }  // namespace
