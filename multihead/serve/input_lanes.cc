@@ -10,13 +10,19 @@ namespace {
 
 constexpr int64_t kTokensOfAStep = 1024;
 
+/// "input 0", "document 0": one of a request's inputs or documents.
+std::string input_name(std::string_view member, size_t place) {
+  return concat(member.substr(0, member.size() - (member.ends_with('s') ? 1 : 0)), " ", place);
+}
+
 /// Throws ApiError unless the input fits, or may be cut.
-int64_t fitting_size(size_t input, int64_t size, int64_t limit, bool truncates) {
-  if (size > limit && !truncates) {
+template <class Job>
+int64_t fitting_size(const Job& job, size_t input, int64_t size, int64_t limit) {
+  if (size > limit && !job.truncates) {
     throw ApiError(400,
-                   concat("input ", input, " has ", size, " tokens, the model reads ", limit,
+                   concat(input_name(job.member, input), " has ", size, " tokens, the model reads ", limit,
                           "; shorten it, or set truncate to cut it"),
-                   "input", "context_length_exceeded");
+                   job.member, "context_length_exceeded");
   }
   return std::min(size, limit);
 }
@@ -156,7 +162,7 @@ void EmbedLane::prepare(Live& live) {
     throw ApiError(
         400,
         "the model leaves its prompt out of the vectors, and token ids do not tell where it ends; send texts",
-        "input");
+        job.member);
   }
   live.ids.resize(job.inputs.size());
   parallel_for(std::ssize(job.inputs), [&](int64_t i, int) {
@@ -167,7 +173,7 @@ void EmbedLane::prepare(Live& live) {
   });
   for (size_t i = 0; i < live.ids.size(); ++i) {
     TokenIds& ids = live.ids[i];
-    const int64_t size = fitting_size(i, std::ssize(ids), encoder_.max_length(), job.truncates);
+    const int64_t size = fitting_size(job, i, std::ssize(ids), encoder_.max_length());
     const auto* text = std::get_if<std::string>(&job.inputs[i]);
     if (std::ssize(ids) > size && text != nullptr)
       ids = encoder_.tokens(*text, size);  // with the template's end
@@ -176,9 +182,9 @@ void EmbedLane::prepare(Live& live) {
     for (const int32_t id : ids) {
       if (id < 0 || id >= encoder_.model().vocab_size()) {
         throw ApiError(400,
-                       concat("token ", id, " of input ", i, " is outside the vocabulary of ",
-                              encoder_.model().vocab_size()),
-                       "input");
+                       concat("token ", id, " of ", input_name(job.member, i),
+                              " is outside the vocabulary of ", encoder_.model().vocab_size()),
+                       job.member);
       }
     }
   }
@@ -217,7 +223,7 @@ void ScoreLane::prepare(Live& live) {
   const ScoreJob& job = live.job;
   const size_t count = std::max(job.texts.size(), job.pairs.size());
   if (!job.pairs.empty() && !classifier_.reads_pairs())
-    throw ApiError(400, "the model reads single texts, not pairs", "inputs");
+    throw ApiError(400, "the model reads single texts, not pairs", job.member);
   live.sizes.resize(count);
   parallel_for(static_cast<int64_t>(count), [&](int64_t index, int) {
     const auto i = static_cast<size_t>(index);
@@ -227,8 +233,9 @@ void ScoreLane::prepare(Live& live) {
   });
   const int64_t limit = job.pairs.empty() ? classifier_.text_length() : classifier_.max_length();
   for (size_t i = 0; i < count; ++i) {
-    if (live.sizes[i] == 0) throw ApiError(400, concat("input ", i, " has no tokens"), "inputs");
-    live.sizes[i] = fitting_size(i, live.sizes[i], limit, job.truncates);
+    if (live.sizes[i] == 0)
+      throw ApiError(400, concat(input_name(job.member, i), " has no tokens"), job.member);
+    live.sizes[i] = fitting_size(job, i, live.sizes[i], limit);
   }
 }
 

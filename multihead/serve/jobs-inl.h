@@ -68,6 +68,7 @@ struct EmbedJob {
   using Input = std::variant<std::string, TokenIds>;
   std::shared_ptr<Reply> reply;
   std::vector<Input> inputs;
+  std::string member = "input";  ///< of the request, that they came in
   std::string task = {};         ///< one of the encoder's tasks(), or "": none
   bool truncates = false;        ///< long texts are cut, not refused
   int64_t dimensions = 0;        ///< keeps so many columns of unit length; 0: all
@@ -81,6 +82,7 @@ struct ScoreJob {
   std::shared_ptr<Reply> reply;
   std::vector<std::string> texts;  ///< or
   std::vector<embed::TextPair> pairs;
+  std::string member = "inputs";  ///< of the request, that they came in
   bool truncates = false;
   /// Logits [inputs, labels].
   std::function<void(const Tensor& logits, const Usage& usage)> finish;

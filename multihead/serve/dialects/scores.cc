@@ -30,7 +30,7 @@ ServedModel& model_or_first(
 }
 
 // A document is a text, or an object that holds one.
-std::vector<std::string> read_documents(Fields& fields, const char* key, int64_t most) {
+std::vector<std::string> read_documents(Fields& fields, const std::string& key, int64_t most) {
   const Json& list = fields.required(key);
   if (!list.is_array() || list.size() == 0 || std::ssize(list.items()) > most)
     throw ApiError(400, concat(key, " must be an array of 1 to ", most, " texts"), key);
@@ -130,9 +130,10 @@ void rerank(const Call& call) {
   RerankForm form = {.is_tei = call.request.path == "/rerank" && fields.find("texts") != nullptr};
   const std::string query = fields.required_text("query");
   const int64_t most = call.service.options.max_inputs;
-  form.documents = read_documents(fields, form.is_tei ? "texts" : "documents", most);
-  form.shows_texts = fields.boolean(form.is_tei ? "return_text" : "return_documents", false);
   ScoreJob job;
+  job.member = form.is_tei ? "texts" : "documents";
+  form.documents = read_documents(fields, job.member, most);
+  form.shows_texts = fields.boolean(form.is_tei ? "return_text" : "return_documents", false);
   job.truncates = fields.boolean("truncate", !form.is_tei);
   form.top = fields.integer("top_n", 0, 1, std::numeric_limits<int64_t>::max());
   if (form.is_tei) {
@@ -166,7 +167,8 @@ void tei_embed(const Call& call) {
   ServedModel& model = model_or_first<embed::SentenceEncoder>(call, fields);
   EmbedJob job;
   job.reply = call.reply;
-  job.inputs = read_inputs(fields.required("inputs"), "inputs", call.service.options.max_inputs);
+  job.member = "inputs";
+  job.inputs = read_inputs(fields.required(job.member), job.member, call.service.options.max_inputs);
   job.task = read_task_or_prompt(fields, model);
   job.has_unit_length = fields.boolean("normalize", true);
   if (!job.has_unit_length && model.encoder().normalizes())
