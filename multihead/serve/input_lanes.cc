@@ -208,13 +208,13 @@ Tensor EmbedLane::compute(std::span<const Pick> picks) {
 void EmbedLane::finish(Live& live) {
   const EmbedJob& job = live.job;
   const int64_t width = job.dimensions > 0 ? job.dimensions : encoder_.width({});
-  const bool cuts = width < live.width;
+  const bool is_scaled =
+      job.has_unit_length.value_or(job.dimensions > 0) && (width < live.width || !encoder_.normalizes());
   std::vector<float> rows;
   for (size_t i = 0; i < live.sizes.size(); ++i) {
     const auto first = live.rows.begin() + static_cast<int64_t>(i) * live.width;
     rows.insert(rows.end(), first, first + width);
-    if ((cuts && job.dimensions > 0) || (job.has_unit_length && (cuts || !encoder_.normalizes())))
-      to_unit_length(std::span(rows).last(static_cast<size_t>(width)));
+    if (is_scaled) to_unit_length(std::span(rows).last(static_cast<size_t>(width)));
   }
   job.finish(rows, width, usage_of(live));
 }

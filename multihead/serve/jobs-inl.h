@@ -68,11 +68,11 @@ struct EmbedJob {
   using Input = std::variant<std::string, TokenIds>;
   std::shared_ptr<Reply> reply;
   std::vector<Input> inputs;
-  std::string member = "input";  ///< of the request, that they came in
-  std::string task = {};         ///< one of the encoder's tasks(), or "": none
-  bool truncates = false;        ///< long texts are cut, not refused
-  int64_t dimensions = 0;        ///< keeps so many columns of unit length; 0: all
-  bool has_unit_length = false;  ///< else as the folder says
+  std::string member = "input";              ///< of the request, that they came in
+  std::string task = {};                     ///< one of the encoder's tasks(), or "": none
+  bool truncates = false;                    ///< long texts are cut, not refused
+  int64_t dimensions = 0;                    ///< keeps so many columns; 0: all
+  std::optional<bool> has_unit_length = {};  ///< none: if `dimensions` are given, else as the folder says
   /// Vectors [inputs, width], one after the other.
   std::function<void(std::span<const float> vectors, int64_t width, const Usage& usage)> finish;
   std::shared_ptr<void> ticket = {};

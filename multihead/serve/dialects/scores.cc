@@ -171,7 +171,7 @@ void tei_embed(const Call& call) {
   job.inputs = read_inputs(fields.required(job.member), job.member, call.service.options.max_inputs);
   job.task = read_task_or_prompt(fields, model);
   job.has_unit_length = fields.boolean("normalize", true);
-  if (!job.has_unit_length && model.encoder().normalizes())
+  if (!*job.has_unit_length && model.encoder().normalizes())
     throw ApiError(400, "normalize is supported only as true: the model scales its vectors to length 1",
                    "normalize");
   job.truncates = fields.boolean("truncate", false);
