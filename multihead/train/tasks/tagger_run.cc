@@ -85,6 +85,7 @@ TaggedTexts tagged(const std::vector<SpannedText>& texts, const text::Tokenizer&
   });
   for (size_t i = 0; i < texts.size(); ++i) {
     all.labels.push_back(labels_of(all.texts[i], texts[i].spans, ids, cut));
+    all.entities.push_back(std::ssize(texts[i].spans));
     all.texts[i] = {.ids = std::move(all.texts[i].ids)};  // offsets have served
   }
   return all;
@@ -159,13 +160,17 @@ TaggerData prepare_tagger_data(const std::vector<SpannedText>& training,
   TaggerData data = {.tokenizer = tokenizer, .names = tag_names(counts, s.model)};
   LabelIds ids;
   for (const std::string& name : data.names) ids.emplace(name, std::ssize(ids));
-  int64_t cut = 0;
-  data.training = tagged(training, tokenizer, length_of(s), ids, cut);
-  if (cut > 0) {
-    data.notes.push_back(concat(cut, " training entities lie behind the first ", length_of(s),
-                                " tokens of their texts and are not read (--max-length)"));
-  }
-  data.validation = tagged(validation, tokenizer, length_of(s), ids, cut);
+  const auto read = [&](const std::vector<SpannedText>& texts, const char* which, const char* so) {
+    int64_t cut = 0;
+    TaggedTexts all = tagged(texts, tokenizer, length_of(s), ids, cut);
+    if (cut > 0) {
+      data.notes.push_back(concat(cut, " ", which, " entities lie behind the first ", length_of(s),
+                                  " tokens of their texts and ", so, " (--max-length)"));
+    }
+    return all;
+  };
+  data.training = read(training, "training", "are not read");
+  data.validation = read(validation, "validation", "count as not found");
   data.sums = sums_of_columns({texts_of(training), span_column(training)},
                               {texts_of(validation), span_column(validation)});
   Enumeration list;
@@ -228,7 +233,8 @@ std::optional<EntityScore> TaggerTask::score(int64_t most, const Sharing& sharin
       const auto found = entities_in(guesses, data_.names, truth),
                  own = entities_in(known, data_.names, truth);
       for (const TokenSpan& one : found) numbers[2] += std::ranges::find(own, one) != own.end() ? 1 : 0;
-      numbers[3] += static_cast<double>(found.size()), numbers[4] += static_cast<double>(own.size());
+      numbers[3] += static_cast<double>(found.size());
+      numbers[4] += static_cast<double>(data_.validation.entities[static_cast<size_t>(row)]);
     }
   };
   const std::vector<int64_t> all = spread_rows(std::ssize(data_.validation.texts), most);

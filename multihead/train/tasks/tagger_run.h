@@ -23,6 +23,7 @@ void check(const TaggerSettings& settings);
 struct TaggedTexts {
   Encodings texts;
   std::vector<std::vector<int64_t>> labels;
+  std::vector<int64_t> entities = {};  ///< of each text, those that no token stands for included
 };
 
 struct TaggerData {
@@ -39,7 +40,8 @@ TaggerData prepare_tagger_data(const std::vector<text::SpannedText>& training,
                                const std::vector<text::SpannedText>& validation,
                                const text::Tokenizer& tokenizer, const TaggerSettings& settings);
 
-/// How well entities are found: one is right if its tokens and its label are.
+/// How well entities are found: one is right if its tokens and its label are. One that no token stands for, such as
+/// one behind max_length, is not found.
 struct EntityScore {
   double nats = 0;  ///< the losses' sum
   int64_t tokens = 0, texts = 0, entities = 0;

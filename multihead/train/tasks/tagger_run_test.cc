@@ -81,6 +81,31 @@ TEST_F(TaggerRunTest, TokensOfAnEntityBeginItOrGoOn) {
                           "not read (--max-length)"));
 }
 
+// As `multihead eval` counts them.
+TEST_F(TaggerRunTest, EntitiesThatAreNotReadAreNotFound) {
+  TaggerSettings s = run("").settings;
+  s.max_length = 4;
+  const auto tokenizer = text::Tokenizer::load(path("bert"));
+  const std::vector<text::SpannedText> texts = {{"the cat", {{{4, 7}, "P"}}, 1},
+                                                {"the red sea moon", {{{4, 7}, "P"}, {{12, 16}, "P"}}, 2}};
+  const TaggerData data = prepare_tagger_data({texts[0]}, texts, tokenizer, s);
+  EXPECT_THAT(data.notes, ElementsAre("1 training texts with entities: P 1",
+                                      "1 validation entities lie behind the first 4 tokens of their texts "
+                                      "and count as not found (--max-length)"));
+  TaggerTask task(s, data, path("bert"));
+  // Every token is found to be an entity's first one.
+  for (nn::NamedTensor& p : nn::named_parameters(task.model())) {
+    if (!p.name.starts_with("classifier")) continue;
+    p.tensor.copy_from(p.name == "classifier.bias" ? Tensor::of<float>({3}, {0, 1, 0})
+                                                   : Tensor::zeros(p.tensor.shape()));
+  }
+  const EntityScore all = *task.score(0), one = *task.score(1);
+  EXPECT_EQ(all.entities, 3);
+  EXPECT_DOUBLE_EQ(all.recall, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.precision, 0.5);
+  EXPECT_EQ(one.entities, 1);
+}
+
 TEST_F(TaggerRunTest, TheLossIsTheMeanOverTheTextsOwnTokens) {
   TaggerSettings s = run("").settings;
   s.model.dropout_p = s.model.attention_dropout_p = 0, s.batch = 2;
