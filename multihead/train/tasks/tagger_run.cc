@@ -57,26 +57,35 @@ std::vector<std::string> tag_names(const std::map<std::string, int64_t>& entitie
   return keeps ? known.labels : names;
 }
 
-// What each token is; counts the entities that no token stands for, which were cut off.
+// Entities that no token stands for: behind the last token that is read, or within another's token, or blank.
+struct MissedEntities {
+  int64_t cut = 0, others = 0;
+};
+
+// What each token is, in a text of which the first `length` tokens are read.
 std::vector<int64_t> labels_of(const text::Encoding& encoding, const std::vector<text::Span>& spans,
-                               const LabelIds& ids, int64_t& cut) {
+                               const LabelIds& ids, int64_t length, MissedEntities& missed) {
   std::vector<int64_t> labels(encoding.ids.size(), text::kIgnoreTarget);
   std::vector<bool> begun(spans.size());
-  size_t first = 0;
+  size_t first = 0, end = 0;
   for (size_t t = 0; t < encoding.ids.size(); ++t) {
     if (encoding.sequence_ids[t] < 0) continue;
     const text::Offsets place = encoding.offsets[t];
+    end = place.end;
     while (first < spans.size() && spans[first].place.end <= place.begin) ++first;
     const bool is_inside = first < spans.size() && spans[first].place.begin < place.end;
     labels[t] = ids.at(is_inside ? (begun[first] ? "I-" : "B-") + spans[first].label : "O");
     if (is_inside) begun[first] = true;
   }
-  cut += std::ranges::count(begun, false);
+  const bool may_be_cut = std::ssize(encoding.ids) >= length;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (!begun[i]) ++(may_be_cut && spans[i].place.begin >= end ? missed.cut : missed.others);
+  }
   return labels;
 }
 
 TaggedTexts tagged(const std::vector<SpannedText>& texts, const text::Tokenizer& tokenizer, int64_t length,
-                   const LabelIds& ids, int64_t& cut) {
+                   const LabelIds& ids, MissedEntities& missed) {
   TaggedTexts all;
   const text::EncodeOptions options = {.parse_special = true, .max_length = static_cast<size_t>(length)};
   all.texts.resize(texts.size());
@@ -84,7 +93,7 @@ TaggedTexts tagged(const std::vector<SpannedText>& texts, const text::Tokenizer&
     all.texts[static_cast<size_t>(i)] = tokenizer.encoding(texts[static_cast<size_t>(i)].text, options);
   });
   for (size_t i = 0; i < texts.size(); ++i) {
-    all.labels.push_back(labels_of(all.texts[i], texts[i].spans, ids, cut));
+    all.labels.push_back(labels_of(all.texts[i], texts[i].spans, ids, length, missed));
     all.entities.push_back(std::ssize(texts[i].spans));
     all.texts[i] = {.ids = std::move(all.texts[i].ids)};  // offsets have served
   }
@@ -161,11 +170,15 @@ TaggerData prepare_tagger_data(const std::vector<SpannedText>& training,
   LabelIds ids;
   for (const std::string& name : data.names) ids.emplace(name, std::ssize(ids));
   const auto read = [&](const std::vector<SpannedText>& texts, const char* which, const char* so) {
-    int64_t cut = 0;
-    TaggedTexts all = tagged(texts, tokenizer, length_of(s), ids, cut);
-    if (cut > 0) {
-      data.notes.push_back(concat(cut, " ", which, " entities lie behind the first ", length_of(s),
+    MissedEntities missed;
+    TaggedTexts all = tagged(texts, tokenizer, length_of(s), ids, missed);
+    if (missed.cut > 0) {
+      data.notes.push_back(concat(missed.cut, " ", which, " entities lie behind the first ", length_of(s),
                                   " tokens of their texts and ", so, " (--max-length)"));
+    }
+    if (missed.others > 0) {
+      data.notes.push_back(
+          concat(missed.others, " ", which, " entities have no token of their own and ", so));
     }
     return all;
   };

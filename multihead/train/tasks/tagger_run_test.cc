@@ -81,6 +81,18 @@ TEST_F(TaggerRunTest, TokensOfAnEntityBeginItOrGoOn) {
                           "not read (--max-length)"));
 }
 
+TEST_F(TaggerRunTest, EntitiesWithoutATokenOfTheirOwnAreNoneBehindTheLast) {
+  const auto tokenizer = text::Tokenizer::load(path("bert"));
+  // Two within a token, and blanks within the text and behind it.
+  const std::vector<text::SpannedText> texts = {{"sun on", {{{0, 1}, "P"}, {{1, 3}, "Q"}, {{3, 4}, "P"}}, 1},
+                                                {"sun ", {{{3, 4}, "P"}}, 2}};
+  const TaggerData data = prepare_tagger_data(texts, texts, tokenizer, run("").settings);
+  EXPECT_THAT(data.notes, ElementsAre("2 training texts with entities: P 3, Q 1",
+                                      "3 training entities have no token of their own and are not read",
+                                      "3 validation entities have no token of their own and count as not "
+                                      "found"));
+}
+
 // As `multihead eval` counts them.
 TEST_F(TaggerRunTest, EntitiesThatAreNotReadAreNotFound) {
   TaggerSettings s = run("").settings;
