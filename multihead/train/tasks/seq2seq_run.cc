@@ -154,9 +154,12 @@ Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text:
   data.training = encode_pairs(training, data.tokenizers.source, data.tokenizers.target, data.special);
   data.validation = encode_pairs(validation, data.tokenizers.source, data.tokenizers.target, data.special);
   data.left_out = drop_long(data.training, settings.max_tokens);
-  drop_long(data.validation, settings.max_tokens);
+  data.validation_left_out = drop_long(data.validation, settings.max_tokens);
   MH_CHECK(!data.training.empty(), ValueError, "train: all ", data.left_out,
            " sentence pairs are longer than --max-tokens ", settings.max_tokens);
+  MH_CHECK(validation.source.empty() || !data.validation.empty(), ValueError, "train: all ",
+           data.validation_left_out, " validation pairs are longer than --max-tokens ", settings.max_tokens,
+           ", so that there is nothing to evaluate");
   data.sums = sums_of_columns({training.source, training.target}, {validation.source, validation.target});
   data.shared = text::shared_rows({training.source, training.target}, {validation.source, validation.target});
   return data;
@@ -278,11 +281,13 @@ Seq2SeqData Seq2SeqTask::prepare(const Run& run, const RunFolder* folder, const 
 std::vector<std::string> Seq2SeqTask::warnings() const {
   std::vector<std::string> all;
   if (!data_.shared.empty()) all.push_back(data_.shared);
-  if (data_.left_out > 0) {
-    all.push_back(concat(data_.left_out, " of ", std::ssize(data_.training) + data_.left_out,
-                         " pairs are longer than ", settings_.max_tokens,
+  const auto tell = [&](int64_t left_out, int64_t taken, const char* pairs) {
+    if (left_out == 0) return;
+    all.push_back(concat(left_out, " of ", taken + left_out, pairs, " are longer than ", settings_.max_tokens,
                          " tokens and are skipped (--max-tokens)"));
-  }
+  };
+  tell(data_.left_out, std::ssize(data_.training), " pairs");
+  tell(data_.validation_left_out, std::ssize(data_.validation), " validation pairs");
   return all;
 }
 

@@ -36,13 +36,14 @@ struct Seq2SeqData {
   PairTokenizers tokenizers;
   PairTokens special;
   std::vector<TokenPair> training, validation;
-  int64_t left_out = 0;  ///< training pairs longer than settings.max_tokens
+  int64_t left_out = 0;             ///< training pairs longer than settings.max_tokens
+  int64_t validation_left_out = 0;  ///< validation pairs
   DataSums sums = {};
   std::string shared = {};  ///< a warning of pairs on both sides of the split
 };
 
 /// Trains tokenizers unless given, and encodes the pairs. Validation pairs longer than max_tokens are skipped
-/// too. Throws ValueError if no training pair remains.
+/// too. Throws ValueError if no training pair remains, or none of the validation pairs.
 Seq2SeqData prepare_seq2seq_data(const text::ParallelText& training, const text::ParallelText& validation,
                                  const Seq2SeqSettings& settings, const PairTokenizers* tokenizers = nullptr);
 

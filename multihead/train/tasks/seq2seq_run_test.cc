@@ -212,13 +212,19 @@ TEST_F(Seq2SeqRunTest, LongPairsAreLeftOutAndSaidSo) {
   const Seq2SeqSummary summary = train_seq2seq(short_run);
   EXPECT_GT(summary.left_out, 20);
   EXPECT_EQ(summary.pairs + summary.left_out, 150);
-  ASSERT_EQ(recorder.warnings.size(), 1u);
+  ASSERT_EQ(recorder.warnings.size(), 2u);
   EXPECT_NE(recorder.warnings[0].find("of 150 pairs are longer than 6 tokens"), std::string::npos);
+  EXPECT_NE(recorder.warnings[1].find("of 20 validation pairs are longer than 6 tokens"), std::string::npos);
   settings.max_tokens = 2;
   std::ofstream(root_ / "long.tsv") << "abc\tABC\n";
   Seq2SeqRun empty = run("b", settings);
   empty.data = (root_ / "long.tsv").string();
   expect_error<ValueError>(empty, "longer than --max-tokens 2");
+  settings.max_tokens = 10;
+  std::ofstream(root_ / "long.tsv") << "abcabcabcabc\tABC\n";
+  Seq2SeqRun unmeasured = run("c", settings);
+  unmeasured.valid = (root_ / "long.tsv").string();
+  expect_error<ValueError>(unmeasured, "all 1 validation pairs are longer than --max-tokens 10");
 }
 
 TEST_F(Seq2SeqRunTest, BadInputIsNamedAndLeavesNothing) {

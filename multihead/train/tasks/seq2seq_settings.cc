@@ -38,7 +38,7 @@ std::vector<Field> fields(Seq2SeqSettings& s) {
   list.push_back({"vocab-size", "BPE vocabulary size", &s.vocab_size, 1});
   list.push_back(
       {"shared-vocabulary", "share tokenizer and embedding between the two sides", &s.shared_vocabulary});
-  list.push_back({"max-tokens", "skip training pairs with a side longer than this", &s.max_tokens});
+  list.push_back({"max-tokens", "skip pairs with a side longer than this", &s.max_tokens});
   list.push_back({"batch-tokens", "tokens per micro-batch and side, including padding", &s.batch_tokens, 1});
   list.push_back({"bucket", "bucket pairs by length, in steps of this many tokens", &s.bucket, 1});
   list.push_back(
