@@ -148,7 +148,7 @@ void TrainLoop::start() {
   tell([&](Observer& o) { o.on_start(progress_.step, options_.steps); });
   const bool is_last = progress_.step == options_.steps;  // which run() looks after
   if (evaluated_step_ != progress_.step && !is_last && (progress_.step == 0 || is_due(options_.eval_every))) {
-    if (evaluate() && is_kept_step(true)) passing_step_ = -1;  // the whole run would have written it now
+    if (evaluate()) passing_step_ = -1;  // the whole run would have written it now
   }
 }
 

@@ -76,7 +76,7 @@ struct LoopOptions {
   int64_t log_every = 10;         ///< steps between training reports
   int64_t eval_every = 250;  ///< steps between evaluations; 0: only before the first step and after the last
   int64_t save_every = 0;    ///< steps between checkpoints; 0: as eval_every
-  int64_t keep = 2;          ///< newest checkpoints kept, besides the best one, of a step after the start
+  int64_t keep = 2;  ///< newest checkpoints kept, besides the best one, of any evaluated step after the start
   std::string best =
       "loss";            ///< the best is that of the least loss, or with the most of this one of metrics()
   int64_t patience = 0;  ///< early stopping after this many evaluations without improvement; 0: off
@@ -222,6 +222,7 @@ class TrainLoop {
   void check_folder() const;
   void save(bool must_succeed);
   bool is_kept_step(bool new_best) const;
+  std::vector<int64_t> kept_steps() const;
   void drop_passing();
   bool is_due(int64_t every) const;
   template <class F>

@@ -1,4 +1,5 @@
 // The checkpoints of a run: written, pruned, resumed from.
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -176,8 +177,21 @@ void TrainLoop::check_folder() const {
 }
 
 // Whether a run that nothing stops writes a checkpoint of this step.
-bool TrainLoop::is_kept_step(bool new_best) const {
-  return is_due(options_.save_every) || (new_best && options_.restore_best);
+bool TrainLoop::is_kept_step(bool new_best) const { return is_due(options_.save_every) || new_best; }
+
+// The best one and the newest. Where the mean of the last ones may be the model, a best one between those of the plan
+// takes the place of none of them.
+std::vector<int64_t> TrainLoop::kept_steps() const {
+  const int64_t every = options_.save_every;
+  std::vector<int64_t> newest;
+  for (const io::CheckpointInfo& info : io::list_checkpoints(options_.folder)) {
+    const bool counts = options_.restore_best || (every > 0 && info.step % every == 0);
+    if (counts && info.problem.empty() && info.step != progress_.step) newest.push_back(info.step);
+  }
+  const int64_t count = std::min(options_.keep - 1, std::ssize(newest));  // besides this step's
+  std::vector<int64_t> kept(newest.end() - count, newest.end());
+  kept.push_back(progress_.best_step);
+  return kept;
 }
 
 // A checkpoint that only a stop has left would take the place of one that the whole run keeps, or be part of a mean.
@@ -213,8 +227,7 @@ void TrainLoop::save(bool must_succeed) {
     const std::string path = io::save_checkpoint(options_.folder, progress_.step, contents, options_.run);
     saved_step_ = progress_.step;
     drop_passing();
-    io::prune_checkpoints(
-        options_.folder, {.keep_newest = options_.keep, .steps = {progress_.best_step}, .run = options_.run});
+    io::prune_checkpoints(options_.folder, {.keep_newest = 1, .steps = kept_steps(), .run = options_.run});
     tell([&](Observer& o) { o.on_checkpoint(path); });
   } catch (const IoError& error) {
     if (must_succeed) throw;

@@ -305,10 +305,15 @@ void Seq2SeqTask::describe(Seq2SeqSummary& summary) const {
 bool Seq2SeqTask::finish(const Run& run) {
   if (keeps_best()) return false;
   if (run.leads()) {
+    const Seq2SeqSettings& s = run.settings;
+    const int64_t every = s.save_every > 0 ? s.save_every : s.eval_every;
     std::vector<std::string> paths;
     const std::vector<io::CheckpointInfo> all = io::list_checkpoints(run.folder);
-    const auto count = std::min(all.size(), static_cast<size_t>(run.settings.average));
-    for (size_t i = all.size() - count; i < all.size(); ++i) paths.push_back(all[i].path);
+    for (auto info = all.rbegin(); info != all.rend(); ++info) {
+      // A best one between those of the plan is none of them.
+      const bool counts = paths.empty() || (every > 0 && info->step % every == 0);
+      if (counts && std::ssize(paths) < s.average) paths.insert(paths.begin(), info->path);
+    }
     average_checkpoints(model_, paths);
   }
   if (run.group != nullptr) broadcast_weights(*run.group, nn::named_parameters(model_));

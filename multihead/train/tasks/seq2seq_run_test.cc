@@ -203,6 +203,30 @@ TEST_F(Seq2SeqRunTest, TheMeanOfTheLastCheckpointsIsKeptWhereItIsBetterThanTheBe
   EXPECT_THROW(train_seq2seq(run("c", settings)), ValueError);  // keep = 3
 }
 
+// It lies between those of --save-every, whose mean it is no part of.
+TEST_F(Seq2SeqRunTest, TheBestCheckpointIsKeptWhereItIsBetterThanTheMean) {
+  Seq2SeqSettings settings = small();
+  settings.average = 3, settings.eval_every = 1, settings.save_every = 4;
+  settings.lr = 1, settings.warmup_steps = 12,
+  settings.schedule = optim::ScheduleKind::constant;  // leads away
+  const Seq2SeqRun r = run("a", settings);
+  const Seq2SeqSummary summary = train_seq2seq(r);
+  const int64_t best = summary.progress.best_step;
+  EXPECT_TRUE(best > 4 && best % 4 != 0) << best;
+  EXPECT_EQ(summary.kept_loss, summary.progress.best_loss);
+  const auto path = [&](int64_t step) { return io::checkpoint_path(r.folder, step); };
+  EXPECT_TRUE(bytes("a/model.safetensors") == read_file(path(best) + "/model.safetensors"));
+
+  const PairTokenizers tokenizers = load_pair_tokenizers(r.folder);
+  const Seq2SeqData data =
+      prepare_seq2seq_data(text::read_pairs(r.data), text::read_pairs(r.valid), settings, &tokenizers);
+  Seq2SeqTask task = Seq2SeqTask::make(r, data);
+  ASSERT_TRUE(task.finish(r));
+  models::Seq2Seq mean = nn::clone(task.model());
+  average_checkpoints(mean, {path(4), path(8), path(12)});
+  EXPECT_EQ(nn::parameters(task.model())[0].to_vector<float>(), nn::parameters(mean)[0].to_vector<float>());
+}
+
 TEST_F(Seq2SeqRunTest, LongPairsAreLeftOutAndSaidSo) {
   Seq2SeqSettings settings = small();
   settings.max_tokens = 6, settings.steps = 1;
