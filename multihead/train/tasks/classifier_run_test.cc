@@ -290,6 +290,9 @@ TEST_F(ClassifierRunTest, AHeadAloneIsFittedToTheFoldersOwnVectors) {
   EXPECT_EQ(summary.parameters, 3 * 20 + 3);
   EXPECT_GT(summary.validation->accuracy, 0.8);
   EXPECT_NEAR(summary.progress.first_loss, std::log(3), 1e-6);
+  EXPECT_FALSE(summary.worse_than_start);
+  EXPECT_EQ(merit("accuracy", 0, summary.kept_figures), summary.validation->accuracy);
+  EXPECT_LT(merit("accuracy", 0, summary.progress.first_figures), summary.validation->accuracy);
   ASSERT_TRUE(embed::has_linear_head(path("head")));
   const auto classifier = embed::TextClassifier::load(path("head"));
   EXPECT_EQ(classifier.label(2), "mid");
@@ -310,6 +313,12 @@ TEST_F(ClassifierRunTest, AHeadAloneIsFittedToTheFoldersOwnVectors) {
   EXPECT_TRUE(bytes("again/2_Dense/model.safetensors") == bytes("head/2_Dense/model.safetensors"));
   r.overwrite = true;
   EXPECT_EQ(train_classifier(r).validation->accuracy, summary.validation->accuracy);
+  // Other labels than those it has learned.
+  std::string turned;
+  for (uint64_t i = 0; i < 60; ++i) turned += sentence(i, i % 3 * 5) + "\t" + kLabels[(i + 1) % 3] + "\n";
+  write("turned.tsv", turned);
+  r.valid = path("turned.tsv");
+  EXPECT_TRUE(train_classifier(r).worse_than_start);
 }
 
 TEST_F(ClassifierRunTest, AHeadAloneOfSeveralLabelsOrNumbers) {

@@ -122,9 +122,13 @@ void count(ClassifierSummary& summary, const HeadData& data, const Tensor& other
   summary.peak_bytes = memory_stats().peak_bytes;
   if (others.size(0) == 0) return;
   const LinearHead zero = {Tensor::zeros(head.weight.shape()), Tensor::zeros(head.bias.shape())};
-  summary.progress.first_loss = score_of(others, zero, data.targets).loss();
+  const LabelScore first = score_of(others, zero, data.targets);
   summary.validation = score_of(others, head, data.targets);
-  summary.kept_loss = summary.progress.last_loss = summary.validation->loss();
+  Progress& p = summary.progress;
+  p.first_loss = first.loss(), p.first_figures = rates_of(to_json(first));
+  summary.kept_loss = p.last_loss = summary.validation->loss();
+  summary.kept_figures = p.last_figures = rates_of(to_json(*summary.validation));
+  summary.worse_than_start = is_worse_than_start(summary, "loss");
 }
 
 // The model's files, config.json with the labels that the last module's logits stand for.

@@ -17,6 +17,16 @@
 
 namespace multihead::train {
 
+/// The rates among the numbers of a score: neither its loss nor counts.
+inline Figures rates_of(const Json& score) {
+  Figures rates;
+  for (const JsonMember& m : score.members()) {
+    const bool is_rate = m.value.kind() == Json::Kind::number && m.key.view() != "loss";
+    if (is_rate) rates.emplace_back(m.key, m.value.as_double());
+  }
+  return rates;
+}
+
 /// The base of every kind of training. A kind adds its types Summary and Data, and
 ///
 ///   kind()                    its row of kinds()
@@ -56,15 +66,7 @@ class ModelTask : public Task {
     return found->loss();
   }
   Figures metrics() const override { return rates(latest_); }
-  /// The rates among the numbers of a score: neither its loss nor counts.
-  virtual Figures rates(const Json& score) const {
-    Figures rates;
-    for (const JsonMember& m : score.members()) {
-      const bool is_rate = m.value.kind() == Json::Kind::number && m.key.view() != "loss";
-      if (is_rate) rates.emplace_back(m.key, m.value.as_double());
-    }
-    return rates;
-  }
+  virtual Figures rates(const Json& score) const { return rates_of(score); }
   void load(const std::string& path) override {
     auto& network = detail::network_of(model_);
     const std::string file = path + "/model.safetensors";
