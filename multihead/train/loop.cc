@@ -332,14 +332,14 @@ void check_best(const std::string& best, const Figures* figures) {
 }
 
 // Whether the latest evaluation is the best so far. That of the start, which has no checkpoint, is none, but patience
-// goes by it, too.
+// goes by it, too. NaN is less than any number.
 bool TrainLoop::compare() {
   Progress& p = progress_;
   const double now = merit(options_.best, p.last_loss, p.last_figures),
                most = merit(options_.best, p.best_loss, p.best_figures);
-  const bool is_more = now > most || (std::isnan(most) && !std::isnan(now));
-  const bool is_best = p.step > 0 && (p.best_step < 0 || is_more);
-  const bool improves = is_best && !(now <= merit(options_.best, p.first_loss, p.first_figures));
+  const auto is_more_than = [&](double other) { return !std::isnan(now) && !(now <= other); };
+  const bool is_best = p.step > 0 && is_more_than(most);
+  const bool improves = is_best && is_more_than(merit(options_.best, p.first_loss, p.first_figures));
   p.evaluations_since_best = improves || p.step == 0 ? 0 : p.evaluations_since_best + 1;
   if (!is_best) return false;
   p.best_loss = p.last_loss, p.best_figures = p.last_figures, p.best_step = p.step;

@@ -49,13 +49,36 @@ struct BestSteps : Observer {
 TEST(TrainLoopTest, TheBestCheckpointBetweenThoseOfThePlanTakesThePlaceOfNone) {
   const TemporaryFolder folder;
   ScriptedTask task({9, 5, 4, 6, 6, 3, 6, 6, 6});
-  optim::SGD optimizer({{"weight", task.weight}});
+  optim::SGD optimizer(std::vector<nn::NamedTensor>{{"weight", task.weight}});
   TrainLoop loop(task, optimizer,
                  {.folder = folder.path(), .steps = 8, .eval_every = 1, .save_every = 3, .keep = 2});
   loop.run();
   std::vector<int64_t> steps;
   for (const io::CheckpointInfo& info : io::list_checkpoints(folder.path())) steps.push_back(info.step);
   EXPECT_THAT(steps, ElementsAre(5, 6, 8));
+}
+
+// A correlation is none where nothing varies.
+TEST(TrainLoopTest, NanIsNeverAnImprovement) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  struct {
+    std::vector<double> figures;
+    std::vector<int64_t> bests;
+    Ending ending;
+  } cases[] = {{{kNan, kNan, 0.1, kNan, 0.2}, {2, 4}, Ending::finished},
+               {{0.5, kNan, kNan, 0.6, 0.7}, {}, Ending::stopped_early},
+               {{0.5, kNan, 0.6, kNan, kNan}, {2}, Ending::finished}};
+  for (const auto& c : cases) {
+    const TemporaryFolder folder;
+    ScriptedTask task({1, 1, 1, 1, 1}, c.figures);
+    optim::SGD optimizer(std::vector<nn::NamedTensor>{{"weight", task.weight}});
+    BestSteps bests;
+    TrainLoop loop(task, optimizer,
+                   {.folder = folder.path(), .steps = 4, .eval_every = 1, .best = "pearson", .patience = 2},
+                   {&bests});
+    EXPECT_EQ(loop.run(), c.ending) << c.bests.size();
+    EXPECT_EQ(bests.steps, c.bests);
+  }
 }
 
 }  // namespace

@@ -224,6 +224,7 @@ TEST_F(EmbedderRunTest, ScoresOfPairsAreLearned) {
              (i % 2 * 5 == i % 3 * 5 ? "1" : "0.25") + "\n";
   write("train.tsv", train), write("valid.tsv", train);
   EmbedderRun r = run("a");
+  r.settings.best = "spearman";
   const EmbedderSummary summary = train_embedder(r);
   EXPECT_LT(summary.validation->loss(), summary.progress.first_loss);
   EXPECT_GT(summary.validation->spearman, 0.3);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,12 +18,14 @@
 
 namespace multihead::train {
 
-/// The rates among the numbers of a score: neither its loss nor counts.
+/// The rates among the numbers of a score: neither its loss nor counts. Null, of what cannot be measured, is NaN.
 inline Figures rates_of(const Json& score) {
   Figures rates;
   for (const JsonMember& m : score.members()) {
-    const bool is_rate = m.value.kind() == Json::Kind::number && m.key.view() != "loss";
-    if (is_rate) rates.emplace_back(m.key, m.value.as_double());
+    const bool is_rate = m.value.kind() == Json::Kind::number || m.value.is_null();
+    if (!is_rate || m.key.view() == "loss") continue;
+    rates.emplace_back(m.key,
+                       m.value.is_null() ? std::numeric_limits<double>::quiet_NaN() : m.value.as_double());
   }
   return rates;
 }

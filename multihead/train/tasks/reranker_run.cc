@@ -263,8 +263,7 @@ std::optional<RankedScore> RerankerTask::score(int64_t most, const Sharing& shar
     if (size > 1) ranking.add({next, size}, gains);
     next += size;
   }
-  score.has_ranking = ranking.queries() > 0;
-  score.mrr = ranking.mrr(), score.ndcg_at_10 = ranking.ndcg_at_10();
+  if (ranking.queries() > 0) score.mrr = ranking.mrr(), score.ndcg_at_10 = ranking.ndcg_at_10();
   return score;
 }
 
@@ -356,11 +355,11 @@ void check(const RerankerSettings& settings) {
 }
 
 Json to_json(const RankedScore& score) {
-  Json json = Json::object({{"loss", number_or_null(score.loss())}});
-  if (score.has_ranking) json["mrr"] = score.mrr, json["ndcg_at_10"] = score.ndcg_at_10;
-  json["queries"] = score.queries;
-  json["pairs"] = score.pairs;
-  return json;
+  return Json::object({{"loss", number_or_null(score.loss())},
+                       {"mrr", number_or_null(score.mrr)},
+                       {"ndcg_at_10", number_or_null(score.ndcg_at_10)},
+                       {"queries", score.queries},
+                       {"pairs", score.pairs}});
 }
 
 }  // namespace multihead::train

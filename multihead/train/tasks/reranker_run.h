@@ -53,8 +53,8 @@ struct RerankerData {
 struct RankedScore {
   double nats = 0;
   int64_t queries = 0, pairs = 0, targets = 0;
-  double mrr = 0, ndcg_at_10 = 0;  ///< over queries with several documents, one of them right
-  bool has_ranking = false;        ///< there are any
+  /// Over queries with several documents, one of them right; NaN if there is none.
+  double mrr = std::numeric_limits<double>::quiet_NaN(), ndcg_at_10 = mrr;
   double loss() const { return nats / static_cast<double>(targets); }
 };
 Json to_json(const RankedScore& score);

@@ -41,7 +41,7 @@ class RerankerRunTest : public EncoderRunTest {
 
 TEST_F(RerankerRunTest, LeavesARerankerThatSaysWhatWasMeasured) {
   const RerankerSummary summary = train_reranker(run("a"));
-  ASSERT_TRUE(summary.validation && summary.validation->has_ranking);
+  ASSERT_TRUE(summary.validation && !std::isnan(summary.validation->mrr));
   EXPECT_EQ(summary.queries, 45);
   EXPECT_EQ(summary.pairs, 90);
   EXPECT_LT(summary.kept_loss, summary.progress.first_loss);
@@ -58,6 +58,15 @@ TEST_F(RerankerRunTest, LeavesARerankerThatSaysWhatWasMeasured) {
   EXPECT_NEAR(summary.validation->mrr, sum / 45, 1e-6);
   EXPECT_EQ(io::load_json(path("a/config.json")).at("architectures").at(0).as_string(),
             "BertForSequenceClassification");
+}
+
+// The first query has one document, so that it has no ranking.
+TEST_F(RerankerRunTest, TheBestMayBeThatOfTheBestRanking) {
+  write("valid.tsv", "sea\tred\t0\nsun\tsun\t1\nsun\tcat\t0\n");
+  RerankerRun r = run("a");
+  r.settings.best = "mrr";
+  const RerankerSummary summary = train_reranker(r);
+  EXPECT_GE(merit("mrr", 0, summary.progress.best_figures), 0.5);
 }
 
 TEST_F(RerankerRunTest, AnInterruptedRunGoesOnBitForBit) {
