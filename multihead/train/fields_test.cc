@@ -120,6 +120,23 @@ TEST(SettingsTest, TheLengthOfARunComesFromItsData) {
   EXPECT_EQ(given.eval_every, 0);
 }
 
+// 100 s, of .1 s a step and 5 s an evaluation.
+TEST(SettingsTest, TheStepsOfATimeLeaveRoomForTheEvaluations) {
+  const auto chosen = [](int64_t eval_every) {
+    TrainingSettings s;
+    s.eval_every = eval_every;
+    choose_steps(s, 100, 0.1, 5);
+    return s;
+  };
+  EXPECT_EQ(chosen(-1).steps, 619);  // six evaluations and that before
+  EXPECT_EQ(chosen(-1).eval_every, 104);
+  EXPECT_EQ(chosen(0).steps, 857);
+  EXPECT_EQ(chosen(0).eval_every, 0);
+  EXPECT_EQ(chosen(1).steps, 18);
+  EXPECT_EQ(chosen(100).steps, 581);
+  EXPECT_EQ(chosen(100).eval_every, 100);
+}
+
 TEST(SettingsTest, TimesMayHaveSeveralUnits) {
   const auto seconds = [](const char* time) {
     TrainingSettings s;

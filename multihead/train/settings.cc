@@ -174,13 +174,16 @@ double seconds_of(const TrainingSettings& s) {
   return seconds;
 }
 
-// Evaluations take a third of the time at most, and there is one before the first step.
+// Evaluations take a third of the time at most, unless it is said how often there is one. There is one before the
+// first step and one after the last.
 void choose_steps(TrainingSettings& s, double seconds, double step, double evaluation) {
   constexpr double kMargin = 1.05;  // reports, checkpoints, the optimiser
   const double most = evaluation > 0 ? std::floor(seconds / 3 / evaluation) : kEvaluations;
   const double evaluations = std::clamp<double>(most, 1, kEvaluations);
-  const double left = seconds - (evaluations + 1) * evaluation;
-  s.steps = std::max<int64_t>(1, std::llround(left / (kMargin * std::max(step, 1e-6))));
+  const double left = seconds - (s.eval_every < 0 ? evaluations + 1 : 2) * evaluation;
+  const double between =
+      s.eval_every > 0 ? evaluation / static_cast<double>(s.eval_every) : 0;  // a step's share
+  s.steps = std::max<int64_t>(1, std::llround(left / (kMargin * std::max(step, 1e-6) + between)));
   s.epochs = 0;
   space_evaluations(s, std::llround(evaluations));
 }
