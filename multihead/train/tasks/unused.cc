@@ -30,6 +30,7 @@ const std::vector<Need>& needs() {
                                          {"rotary-base", "positions", {"\"rotary\""}},
                                          {"rotary-fraction", "positions", {"\"rotary\""}},
                                          {"labels-as-names", "multi-label", {"false"}},
+                                         {"patience", "eval-every", {}},
                                          {"final-ratio", "schedule", {kWsd, "\"linear\"", "\"cosine\""}}};
   return list;
 }

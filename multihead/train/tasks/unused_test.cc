@@ -31,6 +31,7 @@ TEST(UnusedTest, SettingsWithoutEffectAreRefused) {
       {"classifier", {{"eval-texts", "5"}}, "--eval-texts has no effect without validation data"},
       {"reranker", {{"eval-queries", "5"}}, "--eval-queries has no effect without validation data"},
       {"classifier", {{"patience", "2"}}, "--patience has no effect without validation data"},
+      {"lm", {{"patience", "2"}, {"eval-every", "0"}}, "--patience has no effect with --eval-every 0"},
       {"classifier", {{"freeze", "true"}, {"lora-rank", "4"}}, "--freeze has no effect with --lora-rank 4"},
       {"classifier", {{"lora-alpha", "4"}}, "--lora-alpha has no effect with --lora-rank 0"},
       {"tagger", {{"momentum", "0.5"}}, "--momentum has no effect with --optimizer \"adamw\""},
@@ -44,6 +45,7 @@ TEST(UnusedTest, SettingsWithoutEffectAreRefused) {
       {"classifier",
        {{"max-length", "600"}},
        "a --max-length of 600 tokens is more than the model reads, 512"},
+      {"lm", {{"patience", "2"}}, nullptr},
       {"lm", {{"eval-windows", "5"}}, nullptr},  // of a share of the text
       {"tagger", {{"momentum", "0"}}, nullptr},
       {"lm", {{"beta1", "0.5"}}, nullptr},
