@@ -1,5 +1,6 @@
 #include "multihead/train/metrics.h"
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -18,20 +19,25 @@ const std::vector<std::string> kColumns = {
     // of evaluations
     "eval/loss", "eval/perplexity"};
 
-std::string csv_header() {
+std::string csv_header(const std::vector<std::string>& columns) {
   std::string line;
-  for (const std::string& column : kColumns) line += (line.empty() ? "" : ",") + column;
+  for (const std::string& column : columns) line += (line.empty() ? "" : ",") + column;
   return line + "\n";
 }
 
-std::string csv_line(const Json& json) {
+std::string csv_line(const std::vector<std::string>& columns, const Json& json) {
   std::string line;
-  for (size_t i = 0; i < kColumns.size(); ++i) {
-    const Json* value = json.find(kColumns[i]);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const Json* value = json.find(columns[i]);
     if (i > 0) line += ',';
     if (value != nullptr && !value->is_null()) line += value->dump();
   }
   return line + "\n";
+}
+
+// A correlation tells that the loss is one of numbers, whose exponential is no perplexity.
+bool has_perplexity(const EvalReport& r) {
+  return std::ranges::find(r.metrics, "pearson", &Figures::value_type::first) == r.metrics.end();
 }
 
 // A run reports less in years; a larger file is none of ours.
@@ -71,7 +77,7 @@ void MetricsWriter::open(int64_t step) {
   const io::Staging staging(folder_);
   jsonl_ = std::make_unique<FileWriter>(staging / kMetricsFile);
   csv_ = std::make_unique<FileWriter>(staging / kMetricsTable);
-  csv_->write(csv_header());
+  columns_.clear();
   if (step > 0) for_lines_until(folder_ + "/" + kMetricsFile, step, [&](const Json& line) { write(line); });
   for (FileWriter* file : {jsonl_.get(), csv_.get()}) file->flush();
   for (const char* name : {kMetricsFile, kMetricsTable}) staging.publish(name);
@@ -91,8 +97,8 @@ void MetricsWriter::on_step(const StepReport& r) {
 // A run that was stopped within an evaluation and killed after it was resumed may evaluate the same step again.
 void MetricsWriter::on_evaluation(const EvalReport& r) {
   if (r.step == evaluated_step_) return;
-  Json line = Json::object(
-      {{"step", r.step}, {"eval/loss", r.loss}, {"eval/perplexity", number_or_null(r.perplexity())}});
+  Json line = Json::object({{"step", r.step}, {"eval/loss", r.loss}});
+  if (has_perplexity(r)) line["eval/perplexity"] = number_or_null(r.perplexity());
   for (const auto& [name, value] : r.metrics) line["eval/" + name] = number_or_null(value);
   append(line);
 }
@@ -106,10 +112,20 @@ void MetricsWriter::append(const Json& line) {
   }
 }
 
+// The table's columns are known from the first line: a run that evaluates does so before its first step.
 void MetricsWriter::write(const Json& line) {
+  if (columns_.empty()) {
+    columns_ = kColumns;
+    for (const JsonMember& m : line.members()) {
+      const std::string name(m.key);
+      if (name.starts_with("eval/") && std::ranges::find(columns_, name) == columns_.end())
+        columns_.push_back(name);
+    }
+    csv_->write(csv_header(columns_));
+  }
   if (line.contains("eval/loss")) evaluated_step_ = line.at("step").as_int();
   jsonl_->write(line.dump() + "\n");
-  csv_->write(csv_line(line));
+  csv_->write(csv_line(columns_, line));
 }
 
 void MetricsWriter::give_up(const std::string& why) {

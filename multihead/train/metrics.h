@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "multihead/core/files.h"
 #include "multihead/train/loop.h"
@@ -28,6 +29,7 @@ class MetricsWriter : public Observer {
 
   std::string folder_;
   Observer* warnings_;
+  std::vector<std::string> columns_;         // of the table; empty: not known yet
   int64_t evaluated_step_ = -1;              // of the last evaluation in the files
   std::unique_ptr<FileWriter> jsonl_, csv_;  // null: not writing
 };

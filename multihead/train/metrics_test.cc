@@ -33,5 +33,33 @@ TEST(MetricsWriterTest, AnEvaluationThatIsRepeatedStandsOnce) {
   EXPECT_EQ(lines(kMetricsTable), 4);
 }
 
+TEST(MetricsWriterTest, TheTableHasTheFiguresOfTheEvaluations) {
+  const TemporaryFolder folder;
+  const auto table = [&] { return read_file(folder / kMetricsTable, 1 << 20, Links::refuse); };
+  const std::string columns =
+      "step,tokens,seconds,train/loss,train/learning_rate,train/grad_norm,train/tokens_per_second,"
+      "eval/loss,eval/perplexity";
+  const EvalReport labels = {.step = 5, .loss = 0, .metrics = {{"accuracy", 0.5}, {"macro_f1", 0.25}}};
+  const std::string first = columns + ",eval/accuracy,eval/macro_f1\n5,,,,,,,0.0,1.0,0.5,0.25\n";
+  {
+    MetricsWriter writer(folder.path());
+    writer.on_start(0, 9);
+    writer.on_evaluation(labels);
+    EXPECT_EQ(table(), first);
+  }
+  {
+    MetricsWriter resumed(folder.path());
+    resumed.on_start(5, 9);
+    EXPECT_EQ(table(), first);
+    resumed.on_step({.step = 6, .loss = 1});
+    EXPECT_EQ(table(), first + "6,0,0.0,1.0,0.0,0.0,0.0,,,,\n");
+  }
+  MetricsWriter numbers(folder.path());
+  numbers.on_start(0, 9);
+  numbers.on_evaluation(
+      {.step = 0, .loss = 2, .metrics = {{"pearson", std::numeric_limits<double>::quiet_NaN()}}});
+  EXPECT_EQ(table(), columns + ",eval/pearson\n0,,,,,,,2.0,,\n");
+}
+
 }  // namespace
 }  // namespace multihead::train
