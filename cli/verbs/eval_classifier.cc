@@ -27,6 +27,7 @@ namespace {
 
 // The rows that are classified: the label of each, its place for messages, and how the predictions show it.
 struct LabelledInputs {
+  std::string model;  // its folder
   std::vector<std::string> labels, places, shown;
   const char* columns;  // of `shown`
   const char* unit;
@@ -40,8 +41,7 @@ std::vector<std::string> names_of(const Classifier& classifier) {
 }
 
 std::vector<int64_t> label_ids(const std::vector<std::string>& names, const LabelledInputs& inputs) {
-  std::map<std::string, int64_t> ids;
-  for (size_t i = 0; i < names.size(); ++i) ids[names[i]] = static_cast<int64_t>(i);
+  const auto ids = reading([&] { return text::label_ids(names, inputs.model); });
   std::vector<int64_t> found;
   for (size_t i = 0; i < inputs.labels.size(); ++i) {
     const auto id = ids.find(inputs.labels[i]);
@@ -60,7 +60,7 @@ std::vector<int64_t> label_ids(const std::vector<std::string>& names, const Labe
 std::vector<uint8_t> label_sets(const std::vector<std::string>& names, const LabelledInputs& inputs) {
   std::vector<uint8_t> truth(inputs.labels.size() * names.size(), 0);
   for (size_t i = 0; i < inputs.labels.size(); ++i) {
-    LabelledInputs own = {.columns = "", .unit = ""};
+    LabelledInputs own = {.model = inputs.model, .columns = "", .unit = ""};
     own.labels = reading([&] { return text::labels_in(inputs.labels[i], inputs.places[i]); });
     own.places.assign(own.labels.size(), inputs.places[i]);
     for (const int64_t id : label_ids(names, own)) truth[i * names.size() + static_cast<size_t>(id)] = 1;
@@ -258,7 +258,7 @@ int eval_classifier(const EncoderTest& test, const CommonOptions& common) {
   const embed::ClassifyOptions options = {
       .progress = [&](int64_t done, int64_t total) { meter(done, total); }};
   std::vector<embed::TextPair> pairs;
-  LabelledInputs inputs = {.labels = texts.labels, .columns = "text", .unit = "text"};
+  LabelledInputs inputs = {.model = test.folder, .labels = texts.labels, .columns = "text", .unit = "text"};
   if (!texts.seconds.empty()) inputs.columns = "text\ttext_pair";
   for (size_t i = 0; i < texts.texts.size(); ++i) {
     inputs.places.push_back(concat(test.data, ": line ", texts.lines[i]));
@@ -286,7 +286,7 @@ int eval_classifier(const EncoderTest& test, const CommonOptions& common) {
 int eval_images(const EncoderTest& test, const CommonOptions& common) {
   const auto classifier = reading([&] { return embed::ImageClassifier::load(test.folder); });
   const embed::LabelledFiles files = reading([&] { return embed::list_images(test.data); });
-  LabelledInputs inputs = {.labels = files.labels, .columns = "file", .unit = "image"};
+  LabelledInputs inputs = {.model = test.folder, .labels = files.labels, .columns = "file", .unit = "image"};
   inputs.places = files.files;
   for (const std::string& file : files.files) inputs.shown.push_back(cell(file));
   label_ids(names_of(classifier), inputs);  // before the work

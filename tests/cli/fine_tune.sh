@@ -13,6 +13,7 @@ printf 'the cat\tred sun\nthe dog\tgreen sea\na mat\tred night\nthe cats\tsea\n'
 for _ in $(seq 60); do printf 'the red cat sat on a mat\na green sea at night\n'; done >text.txt
 printf 'red sun\n' >one.txt
 printf 'sea sun\thigh\n' >other.tsv
+printf 'the cat\tlow\n' >low.tsv
 printf 'the cat\nred sun\n' >two.txt
 fast=(--steps 12 --warmup 2 --lr 1e-2 --eval-every 4 --quiet)
 
@@ -35,6 +36,9 @@ printf 'the O\ncat NAME\n' >untagged.conll
 expect 3 'line 2: a tag must be O' "$multihead" eval tagger --data untagged.conll
 printf 'red sun\tmiddle\n' >middle.tsv
 expect 3 'middle.tsv: line 1: the model has no label "middle"; its labels are "high", "low"' "$multihead" eval classifier --data middle.tsv
+cp -r classifier twins && sed -i 's/"high"/"low"/; s/"label2id": {[^}]*}, *//' twins/config.json
+expect 3 'twins: the labels 0 and 1 of the model are both called "low"' "$multihead" eval twins --data low.tsv
+expect 3 'the labels 0 and 1 of the model are both called "low"' "$multihead" train classifier --init twins --data low.tsv --out x
 expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out classifier --resume --init bert --json "${fast[@]}" --batch 8 --valid labels.tsv
 expect 0 'accuracy 0\.[0-9]+|accuracy 1\.0' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true "${fast[@]}"
 expect 0 '42 parameters trained' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out frozen --freeze true --overwrite "${fast[@]}"

@@ -101,4 +101,14 @@ std::vector<std::string> distinct_labels(const std::vector<std::string>& labels)
   return distinct;
 }
 
+std::map<std::string, int64_t> label_ids(const std::vector<std::string>& names, const std::string& where) {
+  std::map<std::string, int64_t> ids;
+  for (const std::string& name : names) {
+    const auto [known, is_new] = ids.emplace(name, std::ssize(ids));
+    MH_CHECK(is_new, FormatError, where, ": the labels ", known->second, " and ", std::ssize(ids),
+             " of the model are both called ", quote(name, 40), "; give each its own name in \"id2label\"");
+  }
+  return ids;
+}
+
 }  // namespace multihead::text

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,5 +36,7 @@ bool is_label_list(const std::string& cell);
 std::vector<std::string> labels_in(const std::string& cell, const std::string& where);
 /// The distinct labels, integers by value and before other words, which are sorted.
 std::vector<std::string> distinct_labels(const std::vector<std::string>& labels);
+/// The place of each label of a model's head. Throws FormatError naming `where` and a label that has two.
+std::map<std::string, int64_t> label_ids(const std::vector<std::string>& names, const std::string& where);
 
 }  // namespace multihead::text

@@ -9,10 +9,23 @@ namespace multihead::text {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::ThrowsMessage;
 
 TEST(DistinctLabels, AreOrderedByValueThenByWord) {
   EXPECT_THAT(distinct_labels({"10", "b", "9", "a", "b", "-1", "1x"}),
               ElementsAre("-1", "9", "10", "1x", "a", "b"));
+}
+
+// A label with two places would be learned as one of them and judged as the other.
+TEST(LabelIds, AreThePlacesOfNamesThatDiffer) {
+  EXPECT_THAT(label_ids({"b", "a"}, "m"), ElementsAre(Pair("a", 1), Pair("b", 0)));
+  EXPECT_THAT(
+      [] {
+        label_ids({"a", "x", "b", "x"}, "m");
+      },
+      ThrowsMessage<FormatError>(HasSubstr("m: the labels 1 and 3 of the model are both called \"x\"")));
 }
 
 TEST(LabelsIn, AreBetweenCommasOrInAList) {

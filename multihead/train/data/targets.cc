@@ -57,8 +57,7 @@ Names names_of(const std::vector<Names>& lists, const models::EncoderConfig& con
 }
 
 Tensor label_targets(const Names& names, const std::vector<Names>& lists, ProblemType problem) {
-  std::map<std::string, int64_t> ids;
-  for (const std::string& name : names) ids.emplace(name, std::ssize(ids));
+  const std::map<std::string, int64_t> ids = text::label_ids(names, "train");
   const int64_t count = std::ssize(lists), width = std::ssize(names);
   const bool takes_several = problem == ProblemType::multi_label;
   Tensor targets = takes_several ? Tensor::zeros({count, width}) : Tensor::empty({count}, Dtype::i64);

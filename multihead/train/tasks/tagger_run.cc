@@ -13,6 +13,7 @@
 #include "multihead/models/files/adapter.h"
 #include "multihead/ops/loss.h"
 #include "multihead/text/corpus/corpus.h"
+#include "multihead/text/corpus/labelled.h"
 #include "multihead/train/data/rows.h"
 #include "multihead/train/scores.h"
 
@@ -167,8 +168,7 @@ TaggerData prepare_tagger_data(const std::vector<SpannedText>& training,
              ", which the training data lacks");
   }
   TaggerData data = {.tokenizer = tokenizer, .names = tag_names(counts, s.model)};
-  LabelIds ids;
-  for (const std::string& name : data.names) ids.emplace(name, std::ssize(ids));
+  const LabelIds ids = text::label_ids(data.names, "train");
   const auto read = [&](const std::vector<SpannedText>& texts, const char* which, const char* so) {
     MissedEntities missed;
     TaggedTexts all = tagged(texts, tokenizer, length_of(s), ids, missed);

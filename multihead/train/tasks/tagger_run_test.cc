@@ -116,6 +116,13 @@ TEST_F(TaggerRunTest, EntitiesThatAreNotReadAreNotFound) {
   EXPECT_DOUBLE_EQ(all.recall, 2.0 / 3);
   EXPECT_DOUBLE_EQ(all.precision, 0.5);
   EXPECT_EQ(one.entities, 1);
+TEST_F(TaggerRunTest, AHeadWhoseNamesRepeatIsRefused) {
+  const auto tokenizer = text::Tokenizer::load(path("bert"));
+  const std::vector<text::SpannedText> texts = {{"cat", {{{0, 3}, "P"}}, 1}};
+  TaggerSettings s = run("").settings;
+  s.model.head = models::EncoderHead::tokens, s.model.labels = {"x", "x", "O", "B-P", "I-P"};
+  expect_error<FormatError>([&] { prepare_tagger_data(texts, {}, tokenizer, s); },
+                            "labels 0 and 1 of the model are both called \"x\"");
 }
 
 TEST_F(TaggerRunTest, TheLossIsTheMeanOverTheTextsOwnTokens) {
