@@ -72,14 +72,6 @@ class TaggerScore {
   std::map<std::string, Counts> counts_;
 };
 
-// Tokens of bytes begin with the space in front of a word, entities of files with the word.
-text::Offsets without_spaces(std::string_view text, text::Offsets place) {
-  constexpr std::string_view kSpaces = " \t\r\n";
-  while (place.begin < place.end && kSpaces.find(text[place.begin]) != text.npos) ++place.begin;
-  while (place.begin < place.end && kSpaces.find(text[place.end - 1]) != text.npos) --place.end;
-  return place;
-}
-
 // Entities that stand in the file or were found; the label of the other side is empty.
 std::string lines_of(const text::SpannedText& truth, const std::vector<Span>& guesses) {
   std::map<std::pair<size_t, size_t>, std::pair<std::string, std::string>> places;
@@ -110,7 +102,8 @@ int eval_tagger(const EncoderTest& test, const CommonOptions& common) {
   for (size_t i = 0; i < all.size(); ++i) {
     std::vector<Span> guesses;
     for (const embed::Entity& entity : found[i]) {
-      guesses.push_back({without_spaces(all[i].text, entity.place), entity.label});
+      // Tokens of bytes begin with the space in front of a word, entities of files with the word.
+      guesses.push_back({text::without_spaces(all[i].text, entity.place), entity.label});
     }
     score.add(all[i], guesses);
     lines += lines_of(all[i], guesses);

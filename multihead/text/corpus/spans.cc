@@ -43,9 +43,11 @@ SpannedText spanned_from_json(std::string_view line, const std::string& where) {
                  first.as_int() < last.as_int() && last.as_int() <= most,
              FormatError, where, ": an entity must lie within the ", most, " characters of the text, got [",
              first.dump(), ", ", last.dump(), ")");
-    one.spans.push_back(
-        {{places[static_cast<size_t>(first.as_int())], places[static_cast<size_t>(last.as_int())]},
-         member(entity, "label", where).as_string()});
+    const Offsets place = without_spaces(
+        one.text, {places[static_cast<size_t>(first.as_int())], places[static_cast<size_t>(last.as_int())]});
+    MH_CHECK(place.begin < place.end, FormatError, where, ": the entity [", first.dump(), ", ", last.dump(),
+             ") holds nothing but blanks");
+    one.spans.push_back({place, member(entity, "label", where).as_string()});
   }
   std::ranges::sort(one.spans, {}, [](const Span& span) { return span.place.begin; });
   return one;
@@ -69,6 +71,13 @@ void add_word(SpannedText& one, std::string_view word, std::string_view tag, con
 }
 
 }  // namespace
+
+Offsets without_spaces(std::string_view text, Offsets place) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  while (place.begin < place.end && kSpaces.find(text[place.begin]) != text.npos) ++place.begin;
+  while (place.begin < place.end && kSpaces.find(text[place.end - 1]) != text.npos) --place.end;
+  return place;
+}
 
 std::vector<SpannedText> parse_spans(std::string_view content, const std::string& where) {
   std::vector<SpannedText> all;

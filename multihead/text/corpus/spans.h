@@ -25,7 +25,11 @@ struct SpannedText {
   bool has_words = false;        ///< of the file, which a space ends: CoNLL's
 };
 
-/// JSON Lines, {"text": …, "entities": [{"start", "end", "label"}]}, whose places count characters; or columns as
+/// A place of a text without the blanks at its edges.
+Offsets without_spaces(std::string_view text, Offsets place);
+
+/// JSON Lines, {"text": …, "entities": [{"start", "end", "label"}]}, whose places count characters and lose blanks at
+/// their edges, which tools for annotating often mark, too; or columns as
 /// CoNLL has them: a word and its tag (B-X begins an X, I-X goes on or, after another, begins one, O is none) on
 /// every line, a blank line between texts, whose words a space joins. Throws FormatError naming the line.
 std::vector<SpannedText> read_spans(const std::string& path);

@@ -53,5 +53,15 @@ TEST(SpansTest, ObjectsCountCharacters) {
   EXPECT_THAT(error_of(R"({"text": "ab"})"), HasSubstr("\"entities\" is missing"));
 }
 
+// eval's guesses have no blanks at their edges, and would never be equal to entities that had.
+TEST(SpansTest, BlanksAtTheEdgesOfAnEntityAreNotOfIt) {
+  const auto all = parse_spans(
+      R"({"text": "ein Köln \n und", "entities": [{"start": 3, "end": 11, "label": "LOC"}, {"start": 9, "end": 14, "label": "X"}]})",
+      "f");
+  EXPECT_EQ(shown(all[0]), "ein Köln \n und|LOC=Köln|X=und");
+  EXPECT_THAT(error_of(R"({"text": "a \t b", "entities": [{"start": 1, "end": 4, "label": "L"}]})"),
+              HasSubstr("line 1: the entity [1, 4) holds nothing but blanks"));
+}
+
 }  // namespace
 }  // namespace multihead::text
