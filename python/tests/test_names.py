@@ -297,7 +297,7 @@ INTERNAL = {  # reason: names
     "what jobs are made of": "Message all_gather bytes_of share_begin run_hosted_group check_hosted MpiFunctions",
     "C++ only so far": "LabelFigures LabelReport LabelSetReport report_label_sets mean_squared_error labels_in is_label_list label_ids "
     "is_text_classifier has_linear_head pair_prompt minimize LbfgsResult LbfgsOptions report_labels figures_of RankingScore pearson spearman Span SpannedText "
-    "read_spans parse_spans without_spaces ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
+    "read_spans parse_spans without_spaces check_spans ContextScope checkpoint TokenLogprob TokenLogprobs token_logprobs ToolStyle tool_style tool_messages "
     "call_prefix call_language text_or_call_language value_or_call_language ToolCallParser",
     "generate(json_schema=, regex=, grammar=)": "Constraint ConstraintState TokenSet TokenTrie TokenTries token_tries Frame "
     "Stacks Language JsonPart Walker ByteDfa regex_language grammar_language json_schema_language json_parts_language",

@@ -34,6 +34,8 @@ printf 'the O\ncat B-NAME\n\nred B-NAME\nsun I-NAME\n' >tagged.conll
 expect 0 'of 2 entities' "$multihead" eval tagger --data tagged.conll
 printf 'the O\ncat NAME\n' >untagged.conll
 expect 3 'line 2: a tag must be O' "$multihead" eval tagger --data untagged.conll
+printf '{"text": "the cat", "entities": [{"start": 0, "end": 3, "label": "X"}, {"start": 2, "end": 7, "label": "Y"}]}' >overlap.jsonl
+expect 3 'overlap.jsonl: line 1: the entities "X" and "Y" overlap' "$multihead" eval tagger --data overlap.jsonl
 printf 'red sun\tmiddle\n' >middle.tsv
 expect 3 'middle.tsv: line 1: the model has no label "middle"; its labels are "high", "low"' "$multihead" eval classifier --data middle.tsv
 cp -r classifier twins && sed -i 's/"high"/"low"/; s/"label2id": {[^}]*}, *//' twins/config.json

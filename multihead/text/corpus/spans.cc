@@ -79,6 +79,20 @@ Offsets without_spaces(std::string_view text, Offsets place) {
   return place;
 }
 
+void check_spans(const std::vector<SpannedText>& texts, const std::string& where) {
+  for (const SpannedText& one : texts) {
+    const std::string place = concat(where, ": line ", one.line);
+    for (size_t i = 0; i < one.spans.size(); ++i) {
+      const std::string& label = one.spans[i].label;
+      MH_CHECK(!label.empty(), FormatError, place, ": an entity has no label");
+      MH_CHECK(label != "O", FormatError, place, ": an entity is called \"O\", as what is none");
+      MH_CHECK(i == 0 || one.spans[i].place.begin >= one.spans[i - 1].place.end, FormatError, place,
+               ": the entities ", quote(one.spans[i - 1].label, 40), " and ", quote(label, 40),
+               " overlap, and a token has one label");
+    }
+  }
+}
+
 std::vector<SpannedText> parse_spans(std::string_view content, const std::string& where) {
   std::vector<SpannedText> all;
   const size_t first = content.find_first_not_of(" \t\r\n");
@@ -103,6 +117,7 @@ std::vector<SpannedText> parse_spans(std::string_view content, const std::string
   });
   std::erase_if(all, [](const SpannedText& one) { return one.text.empty(); });
   MH_CHECK(!all.empty(), FormatError, where, ": the file has no texts");
+  check_spans(all, where);
   return all;
 }
 

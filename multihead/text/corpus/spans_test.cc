@@ -53,6 +53,24 @@ TEST(SpansTest, ObjectsCountCharacters) {
   EXPECT_THAT(error_of(R"({"text": "ab"})"), HasSubstr("\"entities\" is missing"));
 }
 
+TEST(SpansTest, EntitiesHaveALabelEachAndDoNotOverlap) {
+  const auto error_of_two = [](const std::string& second) {
+    return error_of(
+        "{\"text\": \"abc\", \"entities\": []}\n"
+        "{\"text\": \"a b c\", \"entities\": [{\"start\": 0, \"end\": 3, \"label\": \"L\"}, " +
+        second + "]}\n");
+  };
+  EXPECT_EQ(error_of_two(R"({"start": 4, "end": 5, "label": "L"})"), "accepted");
+  EXPECT_THAT(error_of_two(R"({"start": 2, "end": 5, "label": "M"})"),
+              HasSubstr("f: line 2: the entities \"L\" and \"M\" overlap, and a token has one label"));
+  EXPECT_THAT(error_of_two(R"({"start": 0, "end": 3, "label": "L"})"), HasSubstr("overlap"));
+  EXPECT_THAT(error_of_two(R"({"start": 4, "end": 5, "label": ""})"),
+              HasSubstr("f: line 2: an entity has no label"));
+  EXPECT_THAT(error_of_two(R"({"start": 4, "end": 5, "label": "O"})"),
+              HasSubstr("f: line 2: an entity is called \"O\""));
+  EXPECT_THAT(error_of("a O\nb B-O\n"), HasSubstr("f: line 1: an entity is called \"O\""));
+}
+
 // eval's guesses have no blanks at their edges, and would never be equal to entities that had.
 TEST(SpansTest, BlanksAtTheEdgesOfAnEntityAreNotOfIt) {
   const auto all = parse_spans(

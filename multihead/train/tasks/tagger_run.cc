@@ -24,18 +24,6 @@ using models::EncoderHead;
 using text::SpannedText;
 using LabelIds = std::map<std::string, int64_t>;
 
-void check_spans(const std::vector<SpannedText>& texts, const char* which) {
-  for (const SpannedText& one : texts) {
-    const std::string where = concat("train: line ", one.line, " of the ", which, " data");
-    for (size_t i = 0; i < one.spans.size(); ++i) {
-      MH_CHECK(!one.spans[i].label.empty(), FormatError, where, ": an entity has no label");
-      MH_CHECK(i == 0 || one.spans[i].place.begin >= one.spans[i - 1].place.end, FormatError, where,
-               ": the entities ", quote(one.spans[i - 1].label, 40), " and ", quote(one.spans[i].label, 40),
-               " overlap, and a token has one label");
-    }
-  }
-}
-
 // How many entities each label has.
 std::map<std::string, int64_t> count_entities(const std::vector<SpannedText>& texts) {
   std::map<std::string, int64_t> counts;
@@ -160,7 +148,8 @@ std::vector<std::string> texts_of(const std::vector<SpannedText>& all) {
 TaggerData prepare_tagger_data(const std::vector<SpannedText>& training,
                                const std::vector<SpannedText>& validation, const text::Tokenizer& tokenizer,
                                const TaggerSettings& s) {
-  check_spans(training, "training"), check_spans(validation, "validation");
+  text::check_spans(training, "train: the training data");
+  text::check_spans(validation, "train: the validation data");
   const std::map<std::string, int64_t> counts = count_entities(training);
   MH_CHECK(!counts.empty(), FormatError, "train: no text of the training data has an entity");
   for (const auto& [label, count] : count_entities(validation)) {

@@ -116,6 +116,8 @@ TEST_F(TaggerRunTest, EntitiesThatAreNotReadAreNotFound) {
   EXPECT_DOUBLE_EQ(all.recall, 2.0 / 3);
   EXPECT_DOUBLE_EQ(all.precision, 0.5);
   EXPECT_EQ(one.entities, 1);
+}
+
 TEST_F(TaggerRunTest, AHeadWhoseNamesRepeatIsRefused) {
   const auto tokenizer = text::Tokenizer::load(path("bert"));
   const std::vector<text::SpannedText> texts = {{"cat", {{{0, 3}, "P"}}, 1}};
@@ -123,6 +125,14 @@ TEST_F(TaggerRunTest, AHeadWhoseNamesRepeatIsRefused) {
   s.model.head = models::EncoderHead::tokens, s.model.labels = {"x", "x", "O", "B-P", "I-P"};
   expect_error<FormatError>([&] { prepare_tagger_data(texts, {}, tokenizer, s); },
                             "labels 0 and 1 of the model are both called \"x\"");
+}
+
+TEST_F(TaggerRunTest, EntitiesThatComeFromNoFileAreChecked) {
+  const auto tokenizer = text::Tokenizer::load(path("bert"));
+  const std::vector<text::SpannedText> good = {{"cat", {{{0, 3}, "P"}}, 1}},
+                                       bad = {{"cat", {{{0, 3}, "P"}, {{2, 3}, "P"}}, 7}};
+  expect_error<FormatError>([&] { prepare_tagger_data(good, bad, tokenizer, run("").settings); },
+                            "the validation data: line 7: the entities \"P\" and \"P\" overlap");
 }
 
 TEST_F(TaggerRunTest, TheLossIsTheMeanOverTheTextsOwnTokens) {
@@ -158,7 +168,7 @@ TEST_F(TaggerRunTest, BadInputIsNamedAndLeavesNothing) {
        "line 1: an entity must lie within the 3 characters"},
       {"{\"text\": \"cat\", \"entities\": [{\"start\": 0, \"end\": 2, \"label\": \"A\"}, {\"start\": 1, "
        "\"end\": 3, \"label\": \"B\"}]}",
-       "line 1 of the training data: the entities \"A\" and \"B\" overlap"}};
+       "line 1: the entities \"A\" and \"B\" overlap"}};
   for (const auto& c : cases) {
     write("bad.conll", c.train);
     TaggerRun r = run("bad");
