@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "multihead/core/error.h"
+#include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/json.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/text/corpus/corpus.h"
 
 namespace multihead::text {
 namespace {
-
-constexpr std::string_view kBlank = " \t\r";
 
 // The byte at which each character begins, and the text's end.
 std::vector<size_t> character_places(const std::string& text) {
@@ -53,10 +52,8 @@ SpannedText spanned_from_json(std::string_view line, const std::string& where) {
   return one;
 }
 
-void add_word(SpannedText& one, std::string_view word, std::string_view tag, const std::string& where) {
-  const bool begins = tag.starts_with("B-"), goes_on = tag.starts_with("I-");
-  MH_CHECK(tag == "O" || ((begins || goes_on) && tag.size() > 2), FormatError, where,
-           ": a tag must be O, B-… or I-…, got ", quote(tag, 40));
+void add_word(SpannedText& one, std::string_view word, std::string_view tag) {
+  const bool goes_on = tag.starts_with("I-");
   const bool is_next = !one.spans.empty() && one.spans.back().place.end == one.text.size();
   if (!one.text.empty()) one.text += ' ';
   const size_t begin = one.text.size();
@@ -69,6 +66,59 @@ void add_word(SpannedText& one, std::string_view word, std::string_view tag, con
     one.spans.push_back({{begin, one.text.size()}, label});
   }
 }
+
+// Between TABs a column may be empty or hold spaces, as a word such as "10 000".
+std::vector<std::string_view> columns_in(std::string_view line, bool has_tabs) {
+  std::vector<std::string_view> columns;
+  for (size_t begin = 0; begin < line.size();) {
+    const size_t end = std::min(line.find(has_tabs ? '\t' : ' ', begin), line.size());
+    const std::string_view column = trimmed(line.substr(begin, end - begin));
+    if (has_tabs || !column.empty()) columns.push_back(column);
+    begin = end + 1;
+  }
+  return columns;
+}
+
+// Lines of words with their tags, one after the other.
+class TaggedWords {
+ public:
+  TaggedWords(const std::string& where, bool has_tabs) : where_(where), has_tabs_(has_tabs) {}
+
+  void add(std::string_view line, int64_t number, std::vector<SpannedText>& all) {
+    if (number != last_ + 1 || all.empty()) all.push_back({.text = "", .line = number, .has_words = true});
+    last_ = number;
+    if (line.starts_with("-DOCSTART-")) return;
+    if (width_ == 0) begins_with_hash_ = line.starts_with("# ");
+    const std::vector<std::string_view> columns = columns_in(trimmed_end(line), has_tabs_);
+    check(columns, line);
+    width_ = columns.size();
+    add_word(all.back(), columns.front(), columns.back());
+  }
+
+ private:
+  static std::string_view trimmed_end(std::string_view line) {
+    return line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  }
+  void check(const std::vector<std::string_view>& columns, std::string_view line) const {
+    const std::string place = concat(where_, ": line ", last_);
+    const char* hint = begins_with_hash_ || line.starts_with("# ")
+                           ? "; lines that begin with \"# \" are not read as comments, as CoNLL-U has them: "
+                             "remove them"
+                           : "";
+    MH_CHECK(columns.size() > 1 && !columns[0].empty(), FormatError, place, ": expected a word and its tag",
+             has_tabs_ ? ", between which this file has TABs" : "", ", got ", quote(line, 40), hint);
+    MH_CHECK(width_ == 0 || columns.size() == width_, FormatError, place, " has ", columns.size(),
+             " columns, the lines before have ", width_, hint);
+    const std::string_view tag = columns.back();
+    MH_CHECK(tag == "O" || ((tag.starts_with("B-") || tag.starts_with("I-")) && tag.size() > 2), FormatError,
+             place, ": a tag must be O, B-… or I-…, got ", quote(tag, 40), hint);
+  }
+
+  const std::string& where_;
+  bool has_tabs_, begins_with_hash_ = false;
+  size_t width_ = 0;  // in columns
+  int64_t last_ = -1;
+};
 
 }  // namespace
 
@@ -97,23 +147,11 @@ std::vector<SpannedText> parse_spans(std::string_view content, const std::string
   std::vector<SpannedText> all;
   const size_t first = content.find_first_not_of(" \t\r\n");
   const bool is_json = first != content.npos && content[first] == '{';
-  int64_t last = -1;
+  TaggedWords words(where, content.find('\t') != content.npos);
   each_line(content, [&](std::string_view line, int64_t number) {
-    const std::string place = concat(where, ": line ", number);
-    if (is_json) {
-      all.push_back(spanned_from_json(line, place));
-      all.back().line = number;
-      return;
-    }
-    const size_t end = std::min(line.find_first_of(kBlank), line.size()),
-                 tag = line.find_last_of(kBlank, line.find_last_not_of(kBlank));
-    const size_t stop = line.find_last_not_of(kBlank) + 1;
-    MH_CHECK(end > 0 && tag != line.npos && stop > tag + 1, FormatError, place,
-             ": expected a word and its tag, got ", quote(line, 40));
-    if (number != last + 1 || all.empty()) all.push_back({.text = "", .line = number, .has_words = true});
-    last = number;
-    if (line.starts_with("-DOCSTART-")) return;
-    add_word(all.back(), line.substr(0, end), line.substr(tag + 1, stop - tag - 1), place);
+    if (!is_json) return words.add(line, number, all);
+    all.push_back(spanned_from_json(line, concat(where, ": line ", number)));
+    all.back().line = number;
   });
   std::erase_if(all, [](const SpannedText& one) { return one.text.empty(); });
   MH_CHECK(!all.empty(), FormatError, where, ": the file has no texts");

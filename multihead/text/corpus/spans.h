@@ -29,10 +29,10 @@ struct SpannedText {
 Offsets without_spaces(std::string_view text, Offsets place);
 
 /// JSON Lines, {"text": …, "entities": [{"start", "end", "label"}]}, whose places count characters and lose blanks at
-/// their edges, which tools for annotating often mark, too; or columns as
-/// CoNLL has them: a word and its tag (B-X begins an X, I-X goes on or, after another, begins one, O is none) on
-/// every line, a blank line between texts, whose words a space joins. Throws FormatError naming the line, also what
-/// check_spans throws.
+/// their edges, which tools for annotating often mark, too; or columns as CoNLL has them: a word and its tag (B-X
+/// begins an X, I-X goes on or, after another, begins one, O is none) in the first and the last on every line, a blank
+/// line between texts, whose words a space joins. All lines have as many columns, between TABs if the file has any,
+/// else between spaces; there are no comments. Throws FormatError naming the line, also what check_spans throws.
 std::vector<SpannedText> read_spans(const std::string& path);
 std::vector<SpannedText> parse_spans(std::string_view content, const std::string& where);
 /// Throws FormatError for an entity without a label or with the label "O", and for two that overlap, naming `where` and

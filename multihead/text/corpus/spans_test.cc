@@ -29,16 +29,39 @@ std::string shown(const SpannedText& one) {
 
 TEST(SpansTest, TaggedWords) {
   const auto all = parse_spans(
-      "-DOCSTART- -X- O\r\n\nAnna NN B-PER\nMaria NN I-PER\nin\tO\nBad B-LOC\nUlm I-LOC\nBonn B-LOC\n\n\n"
-      "x I-PER\ny I-LOC\n",
+      "-DOCSTART- O\r\n\nAnna NN B-PER\nMaria  NN I-PER \nin APPR O\nBad NE B-LOC\nUlm NE I-LOC\n"
+      "Bonn NE B-LOC\n\n\nx X I-PER\ny X I-LOC\n",
       "f");
   ASSERT_EQ(all.size(), 2);
   EXPECT_EQ(shown(all[0]), "Anna Maria in Bad Ulm Bonn|PER=Anna Maria|LOC=Bad Ulm|LOC=Bonn");
   EXPECT_EQ(shown(all[1]), "x y|PER=x|LOC=y");
   EXPECT_EQ(all[1].line, 11);
+  EXPECT_THAT(error_of("a B-X\nb NN O\n"), HasSubstr("f: line 2 has 3 columns, the lines before have 2"));
   EXPECT_THAT(error_of("a B-X\nb\n"), HasSubstr("f: line 2: expected a word and its tag, got \"b\""));
   EXPECT_THAT(error_of("a X\n"), HasSubstr("f: line 1: a tag must be O, B-… or I-…"));
   EXPECT_THAT(error_of("\n"), HasSubstr("has no texts"));
+}
+
+// A word had lost what stood behind its first blank.
+TEST(SpansTest, WordsBetweenTabsMayHoldSpaces) {
+  const auto all = parse_spans("10 000\tNUM\tB-SUM \nEuro\t\tI-SUM\t\r\n\nparis\tX Y\tO\n", "f");
+  ASSERT_EQ(all.size(), 2);
+  EXPECT_EQ(shown(all[0]), "10 000 Euro|SUM=10 000 Euro");
+  EXPECT_EQ(shown(all[1]), "paris");
+  EXPECT_THAT(error_of("a\tO\nparis B-LOC\n"),
+              HasSubstr("f: line 2: expected a word and its tag, between which this file has TABs, got "
+                        "\"paris B-LOC\""));
+  EXPECT_THAT(error_of("a\tO\n\tO\n"), HasSubstr("f: line 2: expected a word and its tag"));
+}
+
+// A comment was the word "#", with the tag O where its last word was one.
+TEST(SpansTest, CommentsAreRefused) {
+  const char* hint = "lines that begin with \"# \" are not read as comments";
+  for (const char* content : {"# text = vitamin O\nparis\tB-LOC\n", "# text = vitamin O\nparis B-LOC\n",
+                              "# sent_id = 1\nparis B-LOC\n", "paris B-LOC\n\n# text = vitamin O\nin O\n"}) {
+    EXPECT_THAT(error_of(content), HasSubstr(hint)) << content;
+  }
+  EXPECT_EQ(shown(parse_spans("# O\n5 B-N\n", "f")[0]), "# 5|N=5");  // a word
 }
 
 TEST(SpansTest, ObjectsCountCharacters) {
