@@ -55,11 +55,13 @@ LabelledTexts parse_texts(std::string_view text, const std::string& where, Table
   return texts_of(parse_table(text, where, layout_of(false), format), where);
 }
 
-// "[net]" is a name.
+// "[net]" and "[-a]" are names.
 bool is_label_list(const std::string& cell) {
   if (cell.size() < 2 || cell.front() != '[' || cell.back() != ']') return false;
-  const char first = trimmed(std::string_view(cell).substr(1))[0];
-  return first == '"' || first == ']' || first == '\'' || (first >= '0' && first <= '9');
+  std::string_view list = trimmed(std::string_view(cell).substr(1));
+  if (list[0] == '"' || list[0] == ']' || list[0] == '\'') return true;
+  if (list[0] == '-') list.remove_prefix(1);
+  return list[0] >= '0' && list[0] <= '9';
 }
 
 std::vector<std::string> labels_in(const std::string& cell, const std::string& where) {
@@ -70,7 +72,7 @@ std::vector<std::string> labels_in(const std::string& cell, const std::string& w
     const Json list = Json::parse(cell, where);
     for (const Json& label : list.items()) {
       MH_CHECK(label.is_string() || label.is_integer(), FormatError, where,
-               ": a list of labels must hold strings, got ", quote(label.dump(), 40));
+               ": a list of labels must hold strings or integers, got ", quote(label.dump(), 40));
       labels.emplace_back(trimmed(label.is_string() ? label.as_string() : label.dump()));
       MH_CHECK(std::ranges::count(labels, labels.back()) == 1, FormatError, where, ": label ",
                quote(labels.back(), 40), " stands twice in ", quote(cell, 60),

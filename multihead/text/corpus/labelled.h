@@ -30,7 +30,7 @@ LabelledTexts read_texts(const std::string& path, TableFormat format = TableForm
 LabelledTexts parse_texts(std::string_view text, const std::string& where,
                           TableFormat format = TableFormat::by_name);
 
-/// The labels of a text that may have several: of a JSON list of strings its members, else what stands between
+/// The labels of a text that may have several: of a JSON list of strings or integers its members, else what stands between
 /// commas, without spaces around it. Throws FormatError naming `where`.
 bool is_label_list(const std::string& cell);
 std::vector<std::string> labels_in(const std::string& cell, const std::string& where);

@@ -32,11 +32,12 @@ TEST(LabelsIn, AreBetweenCommasOrInAList) {
   EXPECT_THAT(labels_in(" a , b c", "here"), ElementsAre("a", "b c"));
   EXPECT_THAT(labels_in("[\"a, b\", \" c \", 7]", "here"), ElementsAre("a, b", "c", "7"));
   EXPECT_THAT(labels_in("[]", "here"), ElementsAre());
-  EXPECT_THAT(labels_in("[net]", "here"), ElementsAre("[net]"));  // a name
+  EXPECT_THAT(labels_in("[-1, 2]", "here"), ElementsAre("-1", "2"));
+  for (const char* name : {"[net]", "[-a]", "[-]"}) EXPECT_THAT(labels_in(name, "here"), ElementsAre(name));
   EXPECT_THAT(labels_in("[ \"a\", \"b\" ]", "here"), ElementsAre("a", "b"));
   EXPECT_THAT(labels_in("[ ]", "here"), ElementsAre());
-  for (const char* cell :
-       {"a,,b", "a,", "", "[\"a\", \"\"]", "[\"a\", {}]", "['a', 'b']", "[0, 1, 0]", "[\"a\", \"a\"]"}) {
+  for (const char* cell : {"a,,b", "a,", "", "[\"a\", \"\"]", "[\"a\", {}]", "[-1, 1.5]", "['a', 'b']",
+                           "[0, 1, 0]", "[\"a\", \"a\"]"}) {
     EXPECT_THROW(labels_in(cell, "here"), FormatError) << cell;
   }
 }

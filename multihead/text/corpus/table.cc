@@ -175,7 +175,13 @@ class Columns {
 
 std::string cell_from(const Json& value, std::string_view name, const std::string& where) {
   if (value.is_string()) return value.as_string();
-  if (value.is_array() && name.starts_with("label")) return value.dump();
+  if (value.is_array() && name.starts_with("label")) {
+    for (const Json& label : value.items()) {
+      MH_CHECK(label.is_string() || label.is_integer(), FormatError, where,
+               ": a list of labels must hold strings or integers, got ", label.dump().substr(0, 40));
+    }
+    return value.dump();
+  }
   const bool is_plain = value.is_number() || value.is_bool(),
              takes_numbers = name.starts_with("label") || name.ends_with("score");
   MH_CHECK(is_plain && takes_numbers, FormatError, where, ": ", quote(name), " must be a string",

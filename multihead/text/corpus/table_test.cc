@@ -70,6 +70,26 @@ TEST_F(TableTest, NumbersAndTruthsAreLabelsAsTheyAreWritten) {
               ElementsAre("3", "true", "1.5"));
 }
 
+// Other members had become names such as "[true]", and "[-1" and "2]".
+TEST_F(TableTest, ListsOfLabelsHoldStringsAndIntegers) {
+  const LabelledTexts read =
+      read_labelled(put("a.jsonl",
+                        "{\"text\":\"a\",\"labels\":[-1,2]}\n{\"text\":\"b\",\"labels\":[]}\n"
+                        "{\"text\":\"c\",\"labels\":[\"x, y\"]}\n"));
+  EXPECT_THAT(labels_in(read.labels[0], "f"), ElementsAre("-1", "2"));
+  EXPECT_THAT(labels_in(read.labels[1], "f"), ElementsAre());
+  EXPECT_THAT(labels_in(read.labels[2], "f"), ElementsAre("x, y"));
+  for (const std::string list : {"[true]", "[null]", "[[\"a\"]]", "[{}]", "[1.5]", "[\"a\", false]"}) {
+    EXPECT_THAT(
+        [&] {
+          read_labelled(
+              put("a.jsonl", "{\"text\":\"a\",\"label\":[]}\n{\"text\":\"b\",\"label\":" + list + "}\n"));
+        },
+        ThrowsMessage<FormatError>(HasSubstr("line 2: a list of labels must hold strings or integers, got ")))
+        << list;
+  }
+}
+
 TEST_F(TableTest, TextsMayComeWithoutLabels) {
   EXPECT_THAT(read_texts(put("a.txt", "one\n\ntwo")).texts, ElementsAre("one", "", "two"));
   EXPECT_THAT(read_texts(put("a.csv", "text\n\"a\nb\"\n")).texts, ElementsAre("a\nb"));
