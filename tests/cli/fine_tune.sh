@@ -38,7 +38,8 @@ printf '{"text": "the cat", "entities": [{"start": 0, "end": 3, "label": "X"}, {
 expect 3 'overlap.jsonl: line 1: the entities "X" and "Y" overlap' "$multihead" eval tagger --data overlap.jsonl
 printf 'red sun\tmiddle\n' >middle.tsv
 expect 3 'middle.tsv: line 1: the model has no label "middle"; its labels are "high", "low"' "$multihead" eval classifier --data middle.tsv
-cp -r classifier twins && sed -i 's/"high"/"low"/; s/"label2id": {[^}]*}, *//' twins/config.json
+cp -r classifier twins
+tr -d '\n' <classifier/config.json | sed 's/"high"/"low"/; s/"label2id": *{[^}]*}, *//' >twins/config.json
 expect 3 'twins: the labels 0 and 1 of the model are both called "low"' "$multihead" eval twins --data low.tsv
 expect 3 'the labels 0 and 1 of the model are both called "low"' "$multihead" train classifier --init twins --data low.tsv --out x
 expect 0 '"macro_f1"' "$multihead" train classifier --data labels.tsv --out classifier --resume --init bert --json "${fast[@]}" --batch 8 --valid labels.tsv

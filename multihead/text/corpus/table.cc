@@ -43,6 +43,7 @@ class CsvReader {
 
   int64_t line() const { return line_; }
   bool at_end() const { return at_ == text_.size(); }
+  bool at_quote() const { return !at_end() && text_[at_] == '"'; }
   Cells row() {
     Cells cells;
     do cells.push_back(cell());
@@ -225,8 +226,9 @@ void add_csv(std::string_view text, Columns& columns, const std::string& where) 
   CsvReader reader(text, where);
   while (!reader.at_end()) {
     const int64_t line = reader.line();
+    const bool is_quoted = reader.at_quote();  // an empty text, no blank line
     Cells cells = reader.row();
-    const bool is_blank = cells.size() == 1 && folded(cells[0]).empty();
+    const bool is_blank = !is_quoted && cells.size() == 1 && folded(cells[0]).empty();
     if (!is_blank) columns.add(std::move(cells), line);
   }
 }

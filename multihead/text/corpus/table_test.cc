@@ -62,6 +62,15 @@ TEST_F(TableTest, QuotesHoldCommasQuotesAndLines) {
   EXPECT_THAT(read.lines, ElementsAre(1, 4, 5));
 }
 
+// An empty text of a lone column is written so; its row had been lost.
+TEST_F(TableTest, AQuotedBlankIsNoBlankLine) {
+  const LabelledTexts read = read_texts(put("a.csv", "text\n\"a\"\n\"\"\n\n  \n\"  \"\nb\n"));
+  EXPECT_THAT(read.texts, ElementsAre("a", "", "  ", "b"));
+  EXPECT_THAT(read.lines, ElementsAre(2, 3, 6, 7));
+  EXPECT_THAT([&] { read_labelled(put("a.csv", "a,b\n\"\"\n")); },
+              ThrowsMessage<FormatError>(HasSubstr("line 2 must have two columns")));
+}
+
 TEST_F(TableTest, NumbersAndTruthsAreLabelsAsTheyAreWritten) {
   EXPECT_THAT(read_labelled(put("a.jsonl",
                                 "{\"text\":\"a\",\"label\":3}\n{\"text\":\"b\",\"label\":true}\n"
