@@ -38,6 +38,8 @@ FILES = [
     ("classifier", "tsv", "the cat\tlow\nred\tsun\tsea\thigh\n", 2),
     ("classifier", "tsv", "text\tlabel\tlabels\nthe cat\tlow\tlow\n", 1),
     ("classifier", "tsv", b"the cat\tlow\nred \xff sun\thigh\n", 2),
+    ("classifier", "tsv", '"text"\t"label"\n"the cat"\t"low"\n', 1),
+    ("classifier", "tsv", 'the cat\tlow\n"the ""red"" sun"\thigh\n', 2),
     ("classifier", "csv", 'the cat,low\n"red sun,high\nsea,low\n', 2),
     ("classifier", "csv", 'the cat,low\n"red" sun,high\n', 2),
     ("classifier", "csv", 'text,label\n"the\ncat",low\nred sun,high,sea\n', 4),

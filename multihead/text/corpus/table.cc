@@ -26,6 +26,29 @@ void add_unused(Table& table, std::string_view name) {
   if (is_new && !name.empty() && table.unused.size() < kMost) table.unused.emplace_back(name);
 }
 
+// As csv writes a text with quotes: in quotes, with those within twice.
+bool is_quoted(std::string_view cell) {
+  if (cell.size() < 2 || cell.front() != '"' || cell.back() != '"') return false;
+  cell = cell.substr(1, cell.size() - 2);
+  for (size_t at = cell.find('"'); at != cell.npos; at = cell.find('"', at + 2)) {
+    if (!cell.substr(at).starts_with("\"\"")) return false;
+  }
+  return true;
+}
+
+// Of a cell in quotes, whether there are some within; at both its ends three may be of the text, as of """a""".
+bool has_doubled_quotes(std::string_view cell) {
+  cell = cell.substr(1, cell.size() - 2);
+  if (cell.starts_with("\"\"")) cell.remove_prefix(2);
+  if (cell.ends_with("\"\"")) cell.remove_suffix(2);
+  return cell.find("\"\"") != cell.npos;
+}
+
+std::string looks_quoted(const std::string& where, int64_t line) {
+  return concat(where, ": line ", line, " looks quoted, and in TSV quotes belong to the text; write it with ",
+                "quoting=csv.QUOTE_NONE, or as .csv");
+}
+
 Cells cells_between(std::string_view line, char separator) {
   Cells cells;
   for (size_t begin = 0; begin <= line.size();) {
@@ -124,15 +147,23 @@ class Columns {
     return static_cast<size_t>(found - layout_.columns.begin());
   }
 
+  // Without quotes in TSV, so that a header in quotes is seen.
+  std::string name_in(std::string_view cell) const {
+    const std::string name = folded(cell);
+    return table_.format == TableFormat::tsv && is_quoted(name) ? name.substr(1, name.size() - 2) : name;
+  }
+
   bool take_header(const Cells& cells, int64_t line) {
     std::vector<std::optional<size_t>> places;
-    for (const std::string& cell : cells) places.push_back(column_called(folded(cell)));
+    for (const std::string& cell : cells) places.push_back(column_called(name_in(cell)));
     for (size_t c = 0; c < layout_.columns.size(); ++c) {
       const auto count = std::ranges::count(places, std::optional(c));
       if (count == 0 && layout_.columns[c].required) return false;
       MH_CHECK(count <= 1, FormatError, where_, ": line ", line, ": the header names ",
                quote(layout_.columns[c].names[0]), " twice");
     }
+    MH_CHECK(std::ranges::all_of(cells, [&](auto& cell) { return name_in(cell) == folded(cell); }),
+             FormatError, looks_quoted(where_, line));
     for (size_t place = 0; place < places.size(); ++place) {
       if (!places[place]) add_unused(table_, cells[place]);
     }
@@ -150,7 +181,7 @@ class Columns {
              required_names());
     for (size_t place = 0; place < cells.size(); ++place) {
       const size_t column = (*found)[place];
-      MH_CHECK(!goes_by(layout_.columns[column], folded(cells[place])) || layout_.columns.size() == 1,
+      MH_CHECK(!goes_by(layout_.columns[column], name_in(cells[place])) || layout_.columns.size() == 1,
                FormatError, where_, ": line ", line, " looks like a header, of which a column is called ",
                quote(cells[place], 40), "; it must have ", required_names());
       places_.emplace_back(column);
@@ -233,6 +264,34 @@ void add_csv(std::string_view text, Columns& columns, const std::string& where) 
   }
 }
 
+// Where each cell that holds a quote is as csv writes it, and one holds some within, csv has written the file.
+void add_tsv(std::string_view text, Columns& columns, const std::string& where) {
+  int64_t quoted_line = 0;
+  bool has_others = false;
+  each_line(text, [&](std::string_view line, int64_t number) {
+    Cells cells = cells_between(line, '\t');
+    for (const std::string& cell : cells) {
+      if (cell.find('"') == cell.npos) continue;
+      if (!is_quoted(cell)) {
+        has_others = true;
+      } else if (quoted_line == 0 && has_doubled_quotes(cell)) {
+        quoted_line = number;
+      }
+    }
+    columns.add(std::move(cells), number);
+  });
+  MH_CHECK(quoted_line == 0 || has_others, FormatError, looks_quoted(where, quoted_line));
+}
+
+// Texts may all be quotations, labels are not.
+void check_labels(const Table& table, const TableLayout& layout, const std::string& where) {
+  for (size_t c = 0; c < layout.columns.size(); ++c) {
+    MH_CHECK(!goes_by(layout.columns[c], "label") || !table.has(c) ||
+                 !std::ranges::all_of(table.cells[c], is_quoted),
+             FormatError, looks_quoted(where, table.lines[0]));
+  }
+}
+
 // A TAB in a text was meant as something else unless the format was named.
 void add_lines(std::string_view text, Table& table, const std::string& where, bool may_have_tabs) {
   int64_t number = 0;
@@ -281,9 +340,11 @@ Table parse_table(std::string_view text, const std::string& where, const TableLa
     add_lines(text, table, where, format == TableFormat::lines);
   } else if (known == TableFormat::csv) {
     add_csv(text, columns, where);
+  } else if (known == TableFormat::tsv) {
+    add_tsv(text, columns, where);
+    check_labels(table, layout, where);
   } else {
     each_line(text, [&](std::string_view line, int64_t number) {
-      if (known == TableFormat::tsv) return columns.add(cells_between(line, '\t'), number);
       add_object(line, concat(where, ": line ", number), layout, table);
       table.lines.push_back(number);
     });

@@ -11,7 +11,8 @@
 
 namespace multihead::text {
 
-/// `lines`: a text per line. `tsv`: columns between TABs, without quotes. `csv`: RFC 4180; texts in quotes may
+/// `lines`: a text per line. `tsv`: columns between TABs; quotes belong to the text, and a file that csv has quoted is
+/// refused. `csv`: RFC 4180; texts in quotes may
 /// hold line breaks. `jsonl`: an object per line. `by_name`: as the file's name ends.
 enum class TableFormat { by_name, lines, tsv, csv, jsonl };
 constexpr auto enum_words(TableFormat) {

@@ -71,6 +71,30 @@ TEST_F(TableTest, AQuotedBlankIsNoBlankLine) {
               ThrowsMessage<FormatError>(HasSubstr("line 2 must have two columns")));
 }
 
+// Quotes that csv and pandas write had been learned, and a header in quotes with them.
+TEST_F(TableTest, TsvThatCsvHasQuotedIsRefused) {
+  const std::pair<const char*, int> quoted[] = {{"\"text\"\t\"label\"\n\"a\"\t\"x\"\n", 1},
+                                                {"\"id\"\t\"text\"\t\"label\"\n1\t\"a\"\t\"x\"\n", 1},
+                                                {"\"a\"\t\"x\"\n\"b\"\t\"y\"\n", 1},
+                                                {"text\tlabel\na\tx\n\"the \"\"red\"\" dog\"\ty\n", 3},
+                                                {"a\tx\n\"b \"\"c\"\"\"\ty\n\"\"\"d\"\"\"\ty\n", 2},
+                                                {"a\t\"[\"\"x\"\", \"\"y\"\"]\"\n", 1}};
+  for (const auto& one : quoted) {
+    EXPECT_THAT([&] { read_labelled(put("a.tsv", one.first)); },
+                ThrowsMessage<FormatError>(HasSubstr(concat("line ", one.second, " looks quoted"))))
+        << one.first;
+  }
+}
+
+TEST_F(TableTest, QuotesOfATextAreReadInTsv) {
+  for (const std::string text : {"\"Hello,\" he said \"twice\"", "\"Hello\"", "\"\"\"a\"\"\"", "\"\"",
+                                 "\"\"\"\"", "\"", "\"a\" + \"\"", "5\" nail", "\"\"a\"\""}) {
+    EXPECT_THAT(read_labelled(put("a.tsv", text + "\tx\n\"all\"\ty\n")).texts, ElementsAre(text, "\"all\""));
+  }
+  // A cell that csv would have quoted shows that it has not written the file.
+  EXPECT_EQ(read_labelled(put("a.tsv", "\"a \"\"b\"\" c\"\tx\n5\" nail\ty\n")).texts[0], "\"a \"\"b\"\" c\"");
+}
+
 TEST_F(TableTest, NumbersAndTruthsAreLabelsAsTheyAreWritten) {
   EXPECT_THAT(read_labelled(put("a.jsonl",
                                 "{\"text\":\"a\",\"label\":3}\n{\"text\":\"b\",\"label\":true}\n"
