@@ -227,6 +227,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "load_decoder": "models.LanguageModel.load",  # head=False
     "has_encoder": "AutoModel",
     "encoder_tensors": "models.Encoder.state_dict",
+    "rates_of": "train_classifier",
     "LabelledTexts": "train_classifier",
     "read_labelled": "train_classifier",
     "distinct_labels": "train_classifier",
@@ -242,6 +243,7 @@ ELSEWHERE = {  # C++ name: what does it in Python
     "shared_rows": "train_classifier",
     "read_corpus": "train_masked_lm",
     "check_plain": "train_masked_lm",
+    "check_lines": "train_masked_lm",
     "Dialogue": "train_language_model",
     "Dialogues": "train_language_model",
     "read_dialogues": "train_language_model",

@@ -29,11 +29,8 @@ TableLayout layout_of(bool needs_labels) {
 }
 
 LabelledTexts texts_of(Table table, const std::string& where) {
-  LabelledTexts all = {std::move(table.cells[0]),
-                       std::move(table.cells[1]),
-                       {},
-                       std::move(table.lines),
-                       std::move(table.unused)};
+  LabelledTexts all = {std::move(table.cells[0]), std::move(table.cells[1]), {},
+                       std::move(table.lines),    std::move(table.unused),   table.has_names};
   for (const std::string& label : table.cells[2]) all.labels.emplace_back(trimmed(label));
   for (size_t row = 0; row < all.labels.size(); ++row) {
     MH_CHECK(!all.labels[row].empty(), FormatError, where, ": line ", all.lines[row], " has no label");

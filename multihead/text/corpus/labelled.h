@@ -19,6 +19,7 @@ struct LabelledTexts {
       {};                           ///< without spaces around them; a list is as in JSON; empty: no labels
   std::vector<int64_t> lines = {};  ///< of the file
   std::vector<std::string> unused = {};  ///< columns of the file that are not read
+  bool has_names = false;                ///< of its columns: a header, or JSON
 };
 
 /// A table with the columns "text", "label" and, for pairs, "text_pair" (table.h); without a header: text,

@@ -292,6 +292,20 @@ void check_labels(const Table& table, const TableLayout& layout, const std::stri
   }
 }
 
+// pandas writes the numbers of the rows unless told otherwise, below an empty name; they would be read as texts.
+void check_index(const Table& table, const std::string& where) {
+  const auto width = std::ranges::count_if(table.cells, [](const Cells& cells) { return !cells.empty(); });
+  if (table.has_names || width != 3) return;
+  const Cells& first = table.cells[0];
+  const size_t names = first[0].empty() ? 1 : 0;
+  size_t row = names;
+  while (row < first.size() && first[row] == std::to_string(row - names)) ++row;
+  MH_CHECK(
+      row < first.size() || row < names + 2, FormatError, where,
+      ": the first column counts the rows, as pandas' index does; write the file with index=False, or name "
+      "the columns in a header");
+}
+
 // A TAB in a text was meant as something else unless the format was named.
 void add_lines(std::string_view text, Table& table, const std::string& where, bool may_have_tabs) {
   int64_t number = 0;
@@ -350,6 +364,7 @@ Table parse_table(std::string_view text, const std::string& where, const TableLa
     });
   }
   MH_CHECK(known == TableFormat::lines || !table.lines.empty(), FormatError, where, ": the file has no rows");
+  check_index(table, where);
   return table;
 }
 

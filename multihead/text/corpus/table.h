@@ -52,7 +52,8 @@ TableFormat format_of(std::string_view path, TableFormat given, TableFormat othe
 
 /// Reads a table. Its first row is a header if it names all required columns; other columns are listed as unused.
 /// Rows that are blank, not in quotes, are skipped, but in `lines`, where they are texts. JSON's null is an absent cell, and
-/// numbers, booleans and lists of labels (strings or integers) are read as they are written. All rows have the same columns. Throws what read_text
+/// numbers, booleans and lists of labels (strings or integers) are read as they are written. All rows have the same columns, of three
+/// without a header the first does not count the rows. Throws what read_text
 /// throws; FormatError naming the line.
 Table read_table(const std::string& path, const TableLayout& layout,
                  TableFormat format = TableFormat::by_name);

@@ -169,6 +169,23 @@ TEST_F(TableTest, ColumnsThatNobodyReadsAreListed) {
               ThrowsMessage<FormatError>(HasSubstr("line 1 has \"query\" twice, once as \"anchor\"")));
 }
 
+TEST_F(TableTest, AnIndexWithoutANameIsRefused) {
+  for (const char* content : {",review,sentiment\n0,a,good\n1,b,bad\n", "0,a,good\n1,b,bad\n"}) {
+    EXPECT_THAT(
+        [&] { read_labelled(put("a.csv", content)); },
+        ThrowsMessage<FormatError>(HasSubstr("a.csv: the first column counts the rows, as pandas' index")));
+    EXPECT_THAT([&] { read_judged(put("a.csv", content)); },
+                ThrowsMessage<FormatError>(HasSubstr("counts the rows")));
+  }
+  EXPECT_THAT([&] { read_judged(put("a.tsv", "0\ta\tb\n1\tc\td\n2\te\tf\n")); },
+              ThrowsMessage<FormatError>(HasSubstr("counts the rows")));
+  EXPECT_THAT(read_labelled(put("a.csv", "0,a,good\n2,b,bad\n")).texts, ElementsAre("0", "2"));
+  EXPECT_THAT(read_labelled(put("a.csv", "0,zero\n1,one\n")).texts, ElementsAre("0", "1"));
+  EXPECT_THAT(read_labelled(put("a.csv", "text,text_pair,label\n0,a,b\n1,c,d\n")).texts,
+              ElementsAre("0", "1"));
+  EXPECT_THAT(read_labelled(put("a.csv", ",text,label\n0,a,good\n1,b,bad\n")).texts, ElementsAre("a", "b"));
+}
+
 // A word that is both a label and a column's name does not make a header of the first row.
 TEST_F(TableTest, ALabelCalledTextIsNoHeader) {
   EXPECT_THAT(read_labelled(put("a.tsv", "an editor\ttext\na game\tgames\n")).labels,

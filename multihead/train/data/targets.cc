@@ -129,6 +129,17 @@ void describe_labels(Targets& targets, const std::vector<Names>& training,
   }
 }
 
+// A header with names that are not known is read as a text: its label is no other's, and the others repeat.
+void warn_of_header(Targets& targets, const text::LabelledTexts& texts, const std::vector<Names>& lists) {
+  if (texts.has_names || texts.texts.empty() || lists[0].size() != 1) return;
+  const auto counts = counts_of(lists);
+  const std::pair<int64_t, std::string> alone = {1, lists[0][0]};
+  if (counts.size() < 3 || counts[1].first < 2 || std::ranges::find(counts, alone) == counts.end()) return;
+  targets.warnings.push_back(concat("line ", texts.lines[0], " of the training data reads like a header: no ",
+                                    "other has the label ", quote(alone.second, 40),
+                                    "; if it is one, name the ", "columns \"text\" and \"label\""));
+}
+
 Tensor number_targets(const text::LabelledTexts& texts, const char* which) {
   Tensor targets = Tensor::empty({std::ssize(texts.labels), 1});
   for (size_t i = 0; i < texts.labels.size(); ++i) {
@@ -191,6 +202,7 @@ Targets read_targets(const text::LabelledTexts& training, const text::LabelledTe
     targets.training = label_targets(targets.names, lists, problem);
     targets.validation = label_targets(targets.names, other, problem);
     describe_labels(targets, lists, other, unit);
+    warn_of_header(targets, training, lists);
   }
   const std::string shared =
       text::shared_rows({training.texts, training.seconds}, {validation.texts, validation.seconds});

@@ -26,5 +26,25 @@ TEST(Targets, AHeadWhoseNamesRepeatIsRefusedOnlyWhereItIsKept) {
   }
 }
 
+std::vector<std::string> warnings_of(const std::vector<std::string>& labels, bool has_names,
+                                     ProblemType problem = ProblemType::single_label) {
+  text::LabelledTexts data = {.labels = labels, .has_names = has_names};
+  for (size_t i = 0; i < labels.size(); ++i)
+    data.texts.push_back("t"), data.lines.push_back(std::ssize(data.lines) + 1);
+  return read_targets(data, {}, problem, {}, false).warnings;
+}
+
+TEST(Targets, AFirstLineThatReadsLikeAHeaderIsNamed) {
+  const std::vector<std::string> labels = {"sentiment", "good", "bad", "good", "bad"};
+  const auto says = ElementsAre(
+      HasSubstr("line 1 of the training data reads like a header: no other has the label \"sentiment\""));
+  EXPECT_THAT(warnings_of(labels, false), says);
+  EXPECT_THAT(warnings_of(labels, false, ProblemType::multi_label), says);
+  EXPECT_THAT(warnings_of(labels, true), ElementsAre());
+  EXPECT_THAT(warnings_of({"a", "b", "c", "b", "d"}, false), ElementsAre());  // c and d are as rare
+  EXPECT_THAT(warnings_of({"a", "b", "c", "b", "c", "a"}, false), ElementsAre());
+  EXPECT_THAT(warnings_of({"a", "b", "b"}, false), ElementsAre());
+}
+
 }  // namespace
 }  // namespace multihead::train
