@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 
@@ -30,6 +32,47 @@ TEST(LanguageLaneTest, AnAnswerThatIsCompleteWithItsLastTokenIsNotCutOff) {
   EXPECT_EQ(choice_of(exact).at("finish_reason").as_string(), "stop");
   const Answer cut = written(concat(R"(,"max_tokens":)", size - 1));
   EXPECT_EQ(choice_of(cut).at("finish_reason").as_string(), "length");
+}
+
+// Answers when all is over, unless it cannot.
+class BriefListener : public GenerationListener {
+ public:
+  BriefListener(std::shared_ptr<Reply> reply, bool fails) : reply_(std::move(reply)), fails_(fails) {}
+  void token(size_t, const Token&) override {}
+  void end(size_t, std::string_view, bool) override {
+    if (fails_) throw std::runtime_error("cannot write this");
+  }
+  void finish(const Usage& usage) override { reply_->answer_json(std::to_string(usage.new_tokens)); }
+
+ private:
+  std::shared_ptr<Reply> reply_;
+  bool fails_;
+};
+
+TEST(LanguageLaneTest, OnlyWhatCannotBeWrittenFails) {
+  constexpr int32_t kSpoiled = 200;  // its embedding is not finite
+  Writer writer{{test_language_model(), test_tokenizer()}, {}};
+  std::fill_n(writer.model.token_embedding.weight.data<float>() + kSpoiled * 16, 16,
+              std::numeric_limits<float>::quiet_NaN());
+  LanguageLane lane(writer, {}, 64);
+  std::vector<std::shared_ptr<Reply>> replies;
+  for (const int32_t first : {1, 2, kSpoiled, 3}) {
+    replies.push_back(std::make_shared<Reply>([] {}, Reply::Clock::time_point::max()));
+    GenerationJob job;
+    job.reply = replies.back();
+    job.prompts = [first] { return std::vector<TokenIds>{{first, 1}}; };
+    job.options.max_new_tokens = 3;
+    job.listener = std::make_unique<BriefListener>(job.reply, first == 1);
+    lane.add(std::move(job));
+  }
+  while (lane.step()) {
+  }
+  const char* const said[] = {"cannot write this", "3", "not finite", "3"};
+  for (size_t i = 0; i < 4; ++i) {
+    const Answer answer = answer_of(*replies[i]);
+    EXPECT_EQ(answer.status, i % 2 == 0 ? 500 : 200) << i;
+    EXPECT_THAT(answer.body, HasSubstr(said[i]));
+  }
 }
 
 std::vector<Model> scoring_models() {
