@@ -1320,7 +1320,7 @@ class MultiHeadAttention:
     Project, attend per head, concatenate, project.
 
     Shapes    query [B, Tq, query_dim], key [B, Tk, key_dim], value [B, Tk, value_dim] -> [B, Tq, embed_dim]
-    Weights   as torch.nn.MultiheadAttention: in_proj_weight, in_proj_bias, or q_proj, k_proj, v_proj; out_proj
+    Weights   in_proj_weight, in_proj_bias, as torch.nn.MultiheadAttention, or q_proj, k_proj, v_proj where sizes or biases differ (torch's go through multihead.torch.from_torch); out_proj
     """
 
     def __init__(self, embed_dim: int, num_heads: int, *, num_kv_heads: int = 0, head_dim: int = 0, value_head_dim: int = 0, query_dim: int = 0, key_dim: int = 0, value_dim: int = 0, query_bias: bool = True, key_bias: bool = True, value_bias: bool = True, out_bias: bool = True, scale: float | None = None, dropout_p: float = 0.0, qk_norm: bool = False, qk_norm_eps: float = 1e-06, zero_attn: bool = False, rng: Rng | None = None) -> None: ...
@@ -2264,7 +2264,10 @@ class Generator:
         """The new tokens so far."""
 
     def take(self, sequence: int) -> list[int]:
-        """The new tokens of a sequence that has ended, which is forgotten."""
+        """
+        The new tokens of a sequence that has ended, which is forgotten. ValueError if it ended because no token was left to it;
+        tokens() has those before.
+        """
 
     @property
     def running(self) -> int: ...

@@ -156,19 +156,6 @@ class TaggerSettings(RunSettings, total=False):
     lora_targets: str
 
 
-class EmbedderSettings(RunSettings, total=False):
-    batch: int
-    max_length: int
-    temperature: float
-    symmetric: bool
-    chunk: int
-    matryoshka: str
-    eval_pairs: int
-    lora_rank: int
-    lora_alpha: float
-    lora_targets: str
-
-
 class RerankerSettings(RunSettings, total=False):
     batch: int
     max_length: int
@@ -191,3 +178,16 @@ class ImageClassifierSettings(RunSettings, total=False):
     ff: int
     batch: int
     eval_images: int
+
+
+class EmbedderSettings(RunSettings, total=False):
+    batch: int
+    max_length: int
+    temperature: float
+    symmetric: bool
+    chunk: int
+    matryoshka: str
+    eval_pairs: int
+    lora_rank: int
+    lora_alpha: float
+    lora_targets: str
