@@ -33,7 +33,10 @@ bool read_line(std::string& line) {
   while ((c = std::getc(stdin)) != EOF && c != '\n') line += static_cast<char>(c);
   if (c == EOF) check_stdin();
   if (std::exchange(is_first, false)) {
-    reading([&] { text::check_plain(line, "stdin"), c == EOF ? text::check_lines(line, "stdin") : void(); });
+    reading([&] {
+      text::check_plain(line, "stdin");
+      if (c == EOF) text::check_lines(line, "stdin");
+    });
     line = std::string(without_byte_order_mark(line));
   }
   if (c == EOF && line.empty()) return false;

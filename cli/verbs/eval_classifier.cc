@@ -40,30 +40,32 @@ std::vector<std::string> names_of(const Classifier& classifier) {
   return names;
 }
 
+using LabelIds = std::map<std::string, int64_t>;
+
+int64_t label_id(const LabelIds& ids, const std::string& label, const std::string& place) {
+  const auto id = ids.find(label);
+  if (id != ids.end()) return id->second;
+  std::string known;
+  for (const auto& [name, number] : ids) known += (known.empty() ? "" : ", ") + quote(name, 40);
+  throw InputError(concat(place, ": the model has no label ", quote(label, 80), "; its labels are ", known));
+}
+
 std::vector<int64_t> label_ids(const std::vector<std::string>& names, const LabelledInputs& inputs) {
-  const auto ids = reading([&] { return text::label_ids(names, inputs.model); });
+  const LabelIds ids = reading([&] { return text::label_ids(names, inputs.model); });
   std::vector<int64_t> found;
-  for (size_t i = 0; i < inputs.labels.size(); ++i) {
-    const auto id = ids.find(inputs.labels[i]);
-    if (id == ids.end()) {
-      std::string known;
-      for (const auto& [name, number] : ids) known += (known.empty() ? "" : ", ") + quote(name, 40);
-      throw InputError(concat(inputs.places[i], ": the model has no label ", quote(inputs.labels[i], 80),
-                              "; its labels are ", known));
-    }
-    found.push_back(id->second);
-  }
+  for (size_t i = 0; i < inputs.labels.size(); ++i)
+    found.push_back(label_id(ids, inputs.labels[i], inputs.places[i]));
   return found;
 }
 
 // For each text and label whether it holds.
 std::vector<uint8_t> label_sets(const std::vector<std::string>& names, const LabelledInputs& inputs) {
+  const LabelIds ids = reading([&] { return text::label_ids(names, inputs.model); });
   std::vector<uint8_t> truth(inputs.labels.size() * names.size(), 0);
   for (size_t i = 0; i < inputs.labels.size(); ++i) {
-    LabelledInputs own = {.model = inputs.model, .columns = "", .unit = ""};
-    own.labels = reading([&] { return text::labels_in(inputs.labels[i], inputs.places[i]); });
-    own.places.assign(own.labels.size(), inputs.places[i]);
-    for (const int64_t id : label_ids(names, own)) truth[i * names.size() + static_cast<size_t>(id)] = 1;
+    const std::string& place = inputs.places[i];
+    for (const std::string& label : reading([&] { return text::labels_in(inputs.labels[i], place); }))
+      truth[i * names.size() + static_cast<size_t>(label_id(ids, label, place))] = 1;
   }
   return truth;
 }

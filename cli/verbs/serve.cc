@@ -2,7 +2,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -16,6 +15,7 @@
 #include "multihead/core/files.h"
 #include "multihead/core/text/ascii-inl.h"
 #include "multihead/core/text/utf8.h"
+#include "multihead/serve/http.h"
 #include "multihead/serve/server.h"
 #include "multihead/text/corpus/corpus.h"
 #include "multihead/train/signals.h"
@@ -103,10 +103,7 @@ class Serve : public Verb {
     text::each_line(content, [&](std::string_view line, int64_t number) {
       const std::string_view key = trimmed(line, " \t\r");  // as the values of headers are
       if (key.starts_with('#')) return;
-      const auto is_control = [](char c) {
-        return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
-      };
-      if (std::ranges::any_of(key, is_control)) {
+      if (serve::has_controls(key)) {
         throw InputError(concat(printable(key_file_), ": line ", number,
                                 ": a key with control characters, which no header can carry"));
       }

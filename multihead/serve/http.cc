@@ -23,13 +23,6 @@ bool is_token(std::string_view text) {
 
 constexpr std::string_view kBlanks = " \t";
 
-bool has_controls(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return (byte < 0x20 && c != '\t') || byte == 0x7f;
-  });
-}
-
 struct HeaderLine {
   std::string_view name, value;
 };
@@ -281,6 +274,13 @@ HttpRequest HttpReader::next() {
   stage_ = Stage::head;
   wants_continue_ = false;
   return std::exchange(request_, {});
+}
+
+bool has_controls(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\t') || byte == 0x7f;
+  });
 }
 
 std::string http_date(std::time_t time) {

@@ -63,6 +63,9 @@ class HttpReader {
   HttpRequest request_;
 };
 
+/// Whether a text holds what the values of headers cannot: bytes below 0x20 other than TAB, and 0x7f.
+bool has_controls(std::string_view text);
+
 /// As headers write it: "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, section 5.6.7), in any locale.
 std::string http_date(std::time_t time);
 
