@@ -47,16 +47,6 @@ text::LabelledTexts single_texts_of(const std::string& data, text::TableFormat f
   return all;
 }
 
-void drop_blank(text::LabelledTexts& all) {
-  size_t kept = 0;
-  for (size_t i = 0; i < all.texts.size(); ++i) {
-    if (all.texts[i].find_first_not_of(" \t") == std::string::npos && all.seconds.empty()) continue;
-    if (kept != i) all.texts[kept] = std::move(all.texts[i]), all.lines[kept] = all.lines[i];
-    ++kept;
-  }
-  all.texts.resize(kept), all.lines.resize(kept);
-}
-
 TextMeter::~TextMeter() {
   if (shown_) fmt::print(stderr, "\n");
 }

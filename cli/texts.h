@@ -19,8 +19,6 @@ void declare_format(Flags& flags, text::TableFormat& format);
 text::LabelledTexts texts_of(const std::string& data, text::TableFormat format);
 /// The same where each text is by itself. Throws InputError for pairs.
 text::LabelledTexts single_texts_of(const std::string& data, text::TableFormat format);
-/// Drops the blank ones.
-void drop_blank(text::LabelledTexts& texts);
 
 /// A line twice a second with what is done, the rate and the time that is left.
 class TextMeter {

@@ -111,9 +111,8 @@ class Classify : public Verb {
 
  private:
   int classify_texts(const TextClassifier& classifier, const CommonOptions& common) {
-    text::LabelledTexts texts = texts_of(flags_.data, flags_.format);
+    const text::LabelledTexts texts = texts_of(flags_.data, flags_.format);
     if (texts.seconds.empty()) {
-      drop_blank(texts);
       show(classifier, flags_.logits(classifier, texts.texts, common.quiet), texts.texts, "text", common);
       return kDone;
     }
@@ -141,10 +140,9 @@ class Classify : public Verb {
   }
 
   int find_entities(const embed::TokenClassifier& classifier, const CommonOptions& common) const {
-    text::LabelledTexts read = texts_of(flags_.data, flags_.format);
+    const text::LabelledTexts read = texts_of(flags_.data, flags_.format);
     if (!read.seconds.empty())
       throw InputError(concat(flags_.data, ": it holds pairs of texts, expected single texts"));
-    drop_blank(read);
     const std::vector<std::string>& texts = read.texts;
     TextMeter meter(common.quiet);
     const embed::EntityOptions options = {

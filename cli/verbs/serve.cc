@@ -91,11 +91,10 @@ class Serve : public Verb {
     if (cache_dtype_ == "bf16") service_.cache_dtype = Dtype::bf16;
     if (cache_dtype_ == "int8") service_.cache_dtype = nn::kInt8Cache;
     service_.cache_bytes = static_cast<size_t>(cache_megabytes_) << 20;
-    for (const std::string& host : service_.hosts) {
-      if (!host.starts_with('[') && host.find_first_of(":/* ") != std::string::npos) {
-        throw UsageError(
-            concat("--allow-host must be a name without port, path, blanks or *, got ", quote(host)));
-      }
+    try {
+      serve::check(service_);
+    } catch (const ValueError& error) {
+      throw UsageError(error.what());
     }
     if (key_file_.empty()) return;
     const std::string content =

@@ -144,6 +144,23 @@ void dispatch(const Call& call) {
 
 }  // namespace
 
+void check(const ServiceOptions& options) {
+  MH_CHECK(options.context >= 0, ValueError, "Service: context must not be negative, got ", options.context);
+  constexpr int64_t kMostWaiting = int64_t{1} << 30;
+  MH_CHECK(options.max_queue > 0 && options.max_queue <= kMostWaiting, ValueError,
+           "Service: max_queue must be in [1, ", kMostWaiting, "], got ", options.max_queue);
+  for (const std::string& host : options.hosts) {
+    const bool has_port = std::ranges::count(host, ':') == 1;  // more are those of an address
+    MH_CHECK(!has_port && host.find_first_of("/* \t") == std::string::npos, ValueError,
+             "Service: an allowed host must be a name without port, path, blanks or *, got ", quote(host));
+  }
+  // The values of headers have no blanks around them.
+  for (const std::string& key : options.api_keys) {
+    MH_CHECK(!key.empty() && trimmed(key, " \t") == key && !has_controls(key), ValueError,
+             "Service: an API key must not be empty, have blanks around it or hold control characters");
+  }
+}
+
 ServedModel::ServedModel(Model loaded, const ServiceOptions& options)
     : model(std::move(loaded)),
       limit(context_of(model, options.context)),
@@ -172,10 +189,7 @@ const embed::TextClassifier& ServedModel::classifier() const {
 Service::Impl::Impl(std::vector<Model> loaded, const ServiceOptions& given, std::function<void()> wake_up)
     : options(given), wake(std::move(wake_up)) {
   MH_CHECK(!loaded.empty(), ValueError, "Service: there is no model");
-  MH_CHECK(given.context >= 0, ValueError, "Service: context must not be negative, got ", given.context);
-  constexpr int64_t kMostWaiting = int64_t{1} << 30;
-  MH_CHECK(given.max_queue > 0 && given.max_queue <= kMostWaiting, ValueError,
-           "Service: max_queue must be in [1, ", kMostWaiting, "], got ", given.max_queue);
+  check(given);
   for (Model& model : loaded) {
     for (const ServedModel& other : models) {
       MH_CHECK(other.model.name != model.name, ValueError, "Service: two models are called ",

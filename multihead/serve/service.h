@@ -29,6 +29,9 @@ struct ServiceOptions {
   std::vector<std::string> hosts = {};     ///< names by which clients may call the server, besides addresses
 };
 
+/// Throws ValueError for a number out of its range, a host with more than a name, and a key that no request can carry.
+void check(const ServiceOptions& options);
+
 /// A request's answer has the same bytes whatever else is asked meanwhile, but for ids and times.
 class Service {
  public:

@@ -315,6 +315,11 @@ TEST(ServiceTest, RefusesBadOptions) {
   EXPECT_THROW(Service(test_models(), {.parallel = 0}), ValueError);
   for (const int64_t most : {int64_t{0}, std::numeric_limits<int64_t>::max()})
     EXPECT_THROW(Service(test_models(), {.max_queue = most}), ValueError);
+  for (const char* host : {"box:80", "a b", "box/v1", "*.example.org"})
+    EXPECT_THROW(Service(test_models(), {.hosts = {host}}), ValueError) << host;
+  for (const char* key : {"", " key", "key\t", "k\ney"})
+    EXPECT_THROW(Service(test_models(), {.api_keys = {"key", key}}), ValueError) << key;
+  Service(test_models(), {.api_keys = {"a key"}, .hosts = {"[::1]", "box"}});
   std::vector<Model> twice = test_models();
   twice[1].name = "lm";
   EXPECT_THROW(Service(std::move(twice), {}), ValueError);

@@ -19,6 +19,8 @@ fast=(--steps 12 --warmup 2 --lr 1e-2 --eval-every 4 --quiet)
 
 expect 0 '36 texts, 2 labels, 12 steps' "$multihead" train classifier --init bert --data labels.tsv --valid labels.tsv --out classifier --batch 8 "${fast[@]}"
 expect 0 'high  red sun' "$multihead" classify classifier --data one.txt
+printf 'red sun\n\nsea\n' >gap.txt  # a blank line has its own answer: answers stay beside their lines
+[[ $("$multihead" classify classifier --data gap.txt --quiet | wc -l) -eq 3 ]] || fail 'a line without an answer'
 expect 0 '"macro_f1": ' "$multihead" eval classifier --data labels.tsv --json
 expect 0 'accuracy  [01]\.' "$multihead" eval classifier --data labels.tsv
 expect 0 'weighted mean' "$multihead" eval classifier --data labels.tsv --predictions told.tsv --page told.html

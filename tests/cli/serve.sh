@@ -18,7 +18,7 @@ for most in 5 8; do  # descriptors
   expect 3 'cannot listen on 127.0.0.1 port 0: Too many open files' \
     bash -c 'exec 3>&- 4>&- 5>&-; ulimit -n "$0"; "$1" serve model --port 0 --quiet' "$most" "$multihead"
 done
-expect 2 'allow-host must be a name without port' "$multihead" serve model --allow-host box:80 --quiet
+expect 2 'an allowed host must be a name without port.*"box:80"' "$multihead" serve model --allow-host box:80 --quiet
 printf 'k\001y\n' >keys.txt
 expect 3 'line 1: a key with control characters' "$multihead" serve model --api-key-file keys.txt --quiet
 printf '# no key\n' >keys.txt
