@@ -252,6 +252,15 @@ def scaled_dot_product_attention(
     Raises    TypeError, ValueError: not on the CPU, sparse, quantized, mismatched shapes (then a RuntimeError too, as
               PyTorch's)
     """
+    return capped_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+@untraced
+def capped_attention(
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=None, sinks=None
+):
+    """scaled_dot_product_attention, its scores softcap * tanh(scores / softcap) before a float mask is added, with `sinks`
+    (Hq,): a score per head in every row's softmax that belongs to no key."""
     if not _is_quiet():
         refuse_tracers(_WHO)
     if is_autocast():
@@ -263,7 +272,14 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         attn_mask = plain(_WHO, "attn_mask", attn_mask)
     _check_dtypes(query, key, value)
-    return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if sinks is None:
+        return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap)
+    if query.dim() != 4 or sinks.shape != query.shape[1:2]:
+        raise TorchShapeError(f"{_WHO}: sinks must be one per head, got {list(sinks.shape)} and query {list(query.shape)}")
+    out, lse = plain_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, return_lse=True
+    )
+    return out * torch.sigmoid(lse - sinks[:, None])[..., None].to(out.dtype)  # the share of the keys
 
 
 def is_ours(query, key, value, attn_mask):
@@ -276,8 +292,10 @@ def is_ours(query, key, value, attn_mask):
     )
 
 
-def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """scaled_dot_product_attention of tensors accepted by is_ours()."""
+def plain_attention(
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=None, return_lse=False
+):
+    """capped_attention without sinks of tensors accepted by is_ours(); with return_lse, of 4-D ones, (out, lse)."""
     if not (type(dropout_p) is float and (scale is None or type(scale) is float)):
         refuse_learnt(_WHO, dropout_p=dropout_p, scale=scale)
     if not (type(is_causal) is type(enable_gqa) is bool):
@@ -308,8 +326,11 @@ def plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, e
         keep, bias = _mask_options(attn_mask, is_causal, query.dtype)
     if dropout_p > 0.0:
         seed = new_seed()
+    options = (keep, is_causal, scale, dropout_p, seed)
+    if softcap or return_lse:
+        options += (return_lse, None, None, _WHO, softcap or 0.0)
     try:
-        out = attend(query, key, value, bias, (keep, is_causal, scale, dropout_p, seed))
+        out = attend(query, key, value, bias, options)
     except _core.ShapeError as error:
         raise TorchShapeError(str(error)) from None
-    return out if lead is None else out.reshape(*lead, *out.shape[2:])
+    return out if lead is None or return_lse else out.reshape(*lead, *out.shape[2:])

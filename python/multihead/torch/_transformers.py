@@ -9,8 +9,9 @@ import torch
 from .. import _core
 from . import _attention
 
-# Names that ask for another attention: the keywords of ours, none of which transformers passes, and its own two.
-_REFUSED = (*re.findall(r"(\w+): ", _core.attention.__nb_signature__[0][0].split("*, ")[1]), "s_aux", "head_mask")
+# Names that ask for another attention: the keywords of ours but the one that transformers passes, and one of its own.
+_OURS = re.findall(r"(\w+): ", _core.attention.__nb_signature__[0][0].split("*, ")[1])
+_REFUSED = (*(name for name in _OURS if name != "softcap"), "head_mask")
 
 
 def _rows(mask, rows):
@@ -18,14 +19,17 @@ def _rows(mask, rows):
     return mask if mask is None or mask.size(-2) == 1 else mask[..., rows, :]
 
 
-def _weights(query, key, keep, bias, scale, heads, query_rows):
+def _weights(query, key, keep, bias, scale, softcap, sinks, heads, query_rows):
     """Attention weights [B, heads, rows, Tk], by the kernel, without the other rows."""
-    query, key, keep, bias = (t.detach() if t is not None else None for t in (query, key, keep, bias))
+    query, key, keep, bias, sinks = (t.detach() if t is not None else None for t in (query, key, keep, bias, sinks))
     if query_rows is not None:
         query, keep, bias = query[:, :, query_rows], _rows(keep, query_rows), _rows(bias, query_rows)
     capture = _core.AttentionCapture(heads=heads or [])
     mask = _core.keep(keep) if keep is not None else None
-    _core.attention(query, key, key, mask=mask, bias=bias, scale=scale, capture=capture, allow_binary_bias=True)
+    _core.attention(
+        query, key, key, mask=mask, bias=bias, scale=scale, softcap=softcap or 0.0, sinks=sinks, capture=capture,
+        allow_binary_bias=True,
+    )  # fmt: skip
     return torch.from_dlpack(capture.weights).to(query.dtype)
 
 
@@ -60,6 +64,14 @@ def _says_what_is_causal(config_class):
     return bool(models) and all(c._supports_sdpa for c, _ in models)
 
 
+@functools.cache
+def _passes_masks_on(config_class):
+    """Whether the models of a configuration do nothing with a mask but to pass it on: "flex_attention" has an object for
+    it, which nobody can add to scores."""
+    models = _models_of(config_class)
+    return bool(models) and all(getattr(c, "_supports_flex_attn", False) for c, _ in models)
+
+
 def _wants_weights(module, options):
     """Whether the caller passed output_attentions=True. transformers 5 stores this only in a collector."""
     if "output_attentions" in options:
@@ -79,22 +91,25 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
 
     With output_attentions=True models return the weights, computed by the kernel beside the fused pass; with heads and
     query_rows (-1: the last) only those, [B, heads, rows, Tk], and no other weight is computed. They have no
-    gradient. Soft-capped scores and attention sinks are refused: such models keep another implementation.
+    gradient. Soft-capped scores (Gemma 2) and attention sinks (gpt-oss) run in the kernel, too.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask, sdpa_mask
 
-    for asked in (_computes_its_own, _says_what_is_causal):
+    for asked in (_computes_its_own, _says_what_is_causal, _passes_masks_on):
         torch.compiler.assume_constant_result(asked.__wrapped__)  # here, as it imports the compiler
 
     def make_mask(*args, config=None, **kwargs):
         if config is not None and _computes_its_own(type(config)):
             raise ValueError(f'attn_implementation="{name}": {config.model_type} computes attention itself; use "eager"')
-        trusted = config is None or _says_what_is_causal(type(config))
-        return (sdpa_mask if trusted else eager_mask)(*args, config=config, **kwargs)
+        if config is None or _says_what_is_causal(type(config)):
+            return sdpa_mask(*args, config=config, **kwargs)
+        if _passes_masks_on(type(config)):  # a boolean mask: the kernel leaves out what it excludes
+            return sdpa_mask(*args, config=config, **{**kwargs, "allow_is_causal_skip": False})
+        return eager_mask(*args, config=config, **kwargs)
 
     def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None,
-                  position_bias=None, **kwargs):  # fmt: skip
+                  position_bias=None, softcap=None, s_aux=None, **kwargs):  # fmt: skip
         for option in _REFUSED:
             if kwargs.get(option) is not None:
                 raise ValueError(f'attn_implementation="{name}": {option} is not supported; use "eager"')
@@ -113,10 +128,9 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
             if keep is not None and keep.dtype is torch.bool:
                 keep = torch.zeros(keep.shape, dtype=query.dtype).masked_fill(~keep, -torch.inf)
             mask, causal = position_bias if keep is None else position_bias + keep, False
-        out = _attention.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling,
-            enable_gqa=query.size(1) != key.size(1),
-        )  # fmt: skip
+        out = _attention.capped_attention(
+            query, key, value, mask, dropout, causal, scaling, query.size(1) != key.size(1), softcap, s_aux
+        )
         weights = None
         if _wants_weights(module, kwargs):
             keep = _causal(length, key.size(2)) if causal else mask
@@ -124,7 +138,7 @@ def register_attention(name="multihead", *, heads=None, query_rows=None):
             if keep is not None and keep.dtype is not torch.bool:
                 keep, bias = None, keep.float() if query.dtype is not torch.float64 else keep.double()
             rows = None if query_rows is None else [r % length for r in query_rows]
-            weights = _weights(query, key, keep, bias, scaling, heads, rows)
+            weights = _weights(query, key, keep, bias, scaling, softcap, s_aux, heads, rows)
         return out.transpose(1, 2).contiguous(), weights
 
     AttentionInterface.register(name, attention)

@@ -34,6 +34,7 @@ struct TorchKeywords {
   std::optional<double> scale;
   double dropout_p = 0;
   uint64_t seed = 0;
+  double softcap = 0;
 };
 
 AttentionOptions to_options(const char* who, const TorchKeywords& k, Rng& rng) {
@@ -44,6 +45,7 @@ AttentionOptions to_options(const char* who, const TorchKeywords& k, Rng& rng) {
   options.bias = to_tensor_or_none(k.bias, {who, "attn_mask", true, true});
   options.allow_binary_bias = true;
   options.scale = k.scale;
+  options.softcap = k.softcap;
   if (k.dropout_p > 0) {
     options.dropout_p = k.dropout_p;
     options.rng = &rng;
@@ -71,13 +73,13 @@ ScoreMod fused_or_mod(std::shared_ptr<const ScoreProgram> program, const ScoreOp
 nb::tuple torch_forward(nb::handle query, nb::handle key, nb::handle value, nb::handle keep, nb::handle bias,
                         bool causal, std::optional<double> scale, double dropout_p, uint64_t seed,
                         bool needs_grad, int threads, bool return_lse, nb::handle mask, nb::handle score_mod,
-                        const char* who) {
+                        const char* who, double softcap) {
   const Tensor q = borrow_from_torch(query, {who, "query", true, true});
   const Tensor k = borrow_from_torch(key, {who, "key", true, true});
   const Tensor v = borrow_from_torch(value, {who, "value", true, true});
   Rng rng(seed);
   AttentionOptions options =
-      to_options(who, {keep, bias, mask, score_mod, causal, scale, dropout_p, seed}, rng);
+      to_options(who, {keep, bias, mask, score_mod, causal, scale, dropout_p, seed, softcap}, rng);
   Tensor lse;
   if (return_lse) options.lse = &lse;
   const ScoreMod mod = fused_or_mod(to_score_program(score_mod), {q, k}, options);
@@ -138,7 +140,7 @@ void bind_torch(nb::module_& m) {
   m.def("torch_forward", &torch_forward, "query"_a, "key"_a, "value"_a, "keep"_a = nb::none(),
         "bias"_a = nb::none(), "causal"_a = false, "scale"_a = nb::none(), "dropout_p"_a = 0.0, "seed"_a = 0,
         "needs_grad"_a = false, "threads"_a = 1, "return_lse"_a = false, "mask"_a = nb::none(),
-        "score_mod"_a = nb::none(), "who"_a = "scaled_dot_product_attention");
+        "score_mod"_a = nb::none(), "who"_a = "scaled_dot_product_attention", "softcap"_a = 0.0);
   m.def("use_exchange_of", &find_torch_exchange, "tensor_type"_a);
   m.def("use_openmp_of", &find_openmp, "library"_a);
   m.def("torch_backward", &torch_backward, "call"_a, "d_out"_a, "d_lse"_a.none(), "query"_a, "key"_a,
