@@ -216,6 +216,8 @@ class Info : public Verb {
         return "SentencePiece unigram";
       case text::Tokenizer::Kind::character_bpe:
         return "SentencePiece BPE";
+      case text::Tokenizer::Kind::words:
+        return "words";
       default:
         return "characters";
     }

@@ -58,8 +58,9 @@ void TokenSet::mask(std::span<float> logits) const {
 }
 
 TokenTrie::TokenTrie(const text::Tokenizer& tokenizer, bool first) {
-  MH_CHECK(tokenizer.kind() != text::Tokenizer::Kind::wordpiece, ValueError,
-           "constraint: the tokens of a WordPiece tokenizer are no pieces of the text");
+  MH_CHECK(tokenizer.kind() != text::Tokenizer::Kind::wordpiece &&
+               tokenizer.kind() != text::Tokenizer::Kind::words,
+           ValueError, "constraint: the tokens of a tokenizer of words are no pieces of the text");
   const auto count = static_cast<size_t>(tokenizer.vocab_size());
   bytes_.resize(count), twin_.assign(count, -1);
   std::vector<int32_t> sorted, rest;

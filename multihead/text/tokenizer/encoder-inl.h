@@ -48,6 +48,8 @@ class Encoder {
   void characters(std::string_view text);
   void most_probable(std::string_view piece);
   void word(std::string_view word);
+  void whole(std::string_view word);
+  bool put_whole(std::string_view token, std::string_view text);
   void merge_bytes(std::string_view piece);
   void merge_characters(std::string_view piece);
   bool put_bytes(std::string_view text, bool each_its_own);

@@ -180,6 +180,8 @@ void Encoder::make_tokens(std::string_view piece) {
       return most_probable(piece);
     case Tokenizer::Kind::character_bpe:
       return merge_characters(piece);
+    case Tokenizer::Kind::words:
+      return whole(piece);
   }
 }
 
@@ -218,11 +220,20 @@ void Encoder::most_probable(std::string_view piece) {
   });
 }
 
+void Encoder::whole(std::string_view word) {
+  if (!put_whole(word, word)) put_unknown(word);
+}
+
+// Special tokens are found before.
+bool Encoder::put_whole(std::string_view token, std::string_view text) {
+  const int32_t id = model_.ids.find(token);
+  const bool is_plain = id >= 0 && !model_.is_special[static_cast<size_t>(id)];
+  if (is_plain) put(id, text);
+  return is_plain;
+}
+
 void Encoder::merge_characters(std::string_view piece) {
-  if (model_.ignore_merges) {
-    const int32_t whole = model_.ids.find(piece);
-    if (whole >= 0 && !model_.is_special[static_cast<size_t>(whole)]) return put(whole, piece);
-  }
+  if (model_.ignore_merges && put_whole(piece, piece)) return;
   const size_t begin = ids_.size();
   for (size_t at = 0; at < piece.size();) {
     const std::string_view character = piece.substr(at, static_cast<size_t>(decode_utf8(piece, at).length));
@@ -277,10 +288,7 @@ void Encoder::word(std::string_view word) {
 }
 
 void Encoder::merge_bytes(std::string_view piece) {
-  if (model_.ignore_merges) {
-    const int32_t whole = model_.ids.find(bytes_to_symbols(piece));
-    if (whole >= 0 && !model_.is_special[static_cast<size_t>(whole)]) return put(whole, piece);
-  }
+  if (model_.ignore_merges && put_whole(bytes_to_symbols(piece), piece)) return;
   const size_t begin = ids_.size();
   for (size_t i = 0; i < piece.size(); ++i) {
     const std::string_view byte = piece.substr(i, 1);

@@ -224,7 +224,7 @@ uint64_t Tokenizer::fingerprint() const {
   // of merges in the order of the tokens that they make.
   if (m.kind == Kind::bpe) hash = hash_cuts_and_merges(hash, m);
   const BertCleaning* const c = m.only_cleaning();
-  if (m.is_sentencepiece() || m.has_new_parts()) hash = hash_bytes(hash, m.source);
+  if (m.is_sentencepiece() || m.kind == Kind::words || m.has_new_parts()) hash = hash_bytes(hash, m.source);
   if (c != nullptr) {
     hash = hash_number(
         hash, c->clean_text << 3 | c->handle_chinese_chars << 2 | c->strip_accents << 1 | int{c->lowercase});

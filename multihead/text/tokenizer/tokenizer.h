@@ -129,9 +129,9 @@ struct DecodeOptions {
 /// Character tokenizers give one id per Unicode character and refuse text that is not UTF-8. Byte-level BPE
 /// encodes any bytes, decode(encode(x)) == x; on valid UTF-8 the ids equal those of Hugging Face's
 /// `tokenizers`, and an invalid byte counts as a symbol that is neither letter, number nor space. WordPiece
-/// (BERT) gives their ids too and drops invalid bytes; its decode() gives words with single spaces. So does
-/// SentencePiece (BPE with bytes for unknown characters, and unigram); an invalid byte is an unknown
-/// character.
+/// (BERT) gives their ids too and drops invalid bytes; its decode() gives words with single spaces. So do
+/// words alone (WordLevel) and SentencePiece (BPE with bytes for unknown characters, and unigram); an invalid
+/// byte is an unknown character.
 class Tokenizer {
  public:
   enum class Kind : uint8_t {
@@ -140,9 +140,11 @@ class Tokenizer {
     wordpiece,      ///< BERT
     unigram,        ///< SentencePiece, by probability
     character_bpe,  ///< SentencePiece, by merges
+    words,          ///< whole words alone
   };
   friend constexpr auto enum_words(Kind) {
-    return std::to_array<std::string_view>({"characters", "bpe", "wordpiece", "unigram", "character_bpe"});
+    return std::to_array<std::string_view>(
+        {"characters", "bpe", "wordpiece", "unigram", "character_bpe", "words"});
   }
 
   /// One token per distinct character of the texts, in code point order after the special tokens.

@@ -7,15 +7,22 @@ namespace {
 void read_characters(Reader& in, const Json& model) {
   in.model.kind = Tokenizer::Kind::characters;
   if (!in.model.steps.empty()) in.unsupported("normalizer", "one with single characters");
-  if (!cuts_characters(in))
-    in.unsupported("model.type \"WordLevel\" with pre_tokenizer",
-                   Reader::member(in.root, "pre_tokenizer").dump());
   read_tokens(in, in.object(model, "vocab", "model.vocab"));
   const Json& decoder = Reader::member(in.root, "decoder");
   if (!Reader::is_type(decoder, "Fuse")) in.unsupported("decoder", decoder.dump());
   in.model.finish();
   if (in.model.characters.size() + in.model.added.size() < in.model.tokens.size())
     in.fail("model.vocab of a character tokenizer must hold single characters and added tokens only");
+  in.model.unk = in.id_of(in.string(model, "unk_token", "model.unk_token"));
+}
+
+void read_words(Reader& in, const Json& model) {
+  if (Reader::find(in.root, "pre_tokenizer") && cuts_characters(in)) return read_characters(in, model);
+  in.model.kind = Tokenizer::Kind::words;
+  if (read_pre_tokenizer(in)) in.unsupported("pre_tokenizer", "\"ByteLevel\" with model.type \"WordLevel\"");
+  read_decoder(in);
+  read_tokens(in, in.object(model, "vocab", "model.vocab"));
+  in.model.finish();
   in.model.unk = in.id_of(in.string(model, "unk_token", "model.unk_token"));
 }
 
@@ -157,10 +164,7 @@ void read_model(Reader& in) {
   const Json& model = in.object(in.root, "model", "model");
   const std::string type = model.contains("type") ? in.string(model, "type", "model.type") : "BPE";
   constexpr std::pair<const char*, void (*)(Reader&, const Json&)> kTypes[] = {
-      {"BPE", read_bpe},
-      {"WordPiece", read_wordpiece},
-      {"Unigram", read_unigram},
-      {"WordLevel", read_characters}};
+      {"BPE", read_bpe}, {"WordPiece", read_wordpiece}, {"Unigram", read_unigram}, {"WordLevel", read_words}};
   for (const auto& [name, read] : kTypes) {
     if (type == name) return read(in, model);
   }
