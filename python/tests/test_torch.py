@@ -168,12 +168,47 @@ def test_no_copies():
     assert mh.tensor(bf).dtype == "bfloat16" and mh.tensor(bf).data_ptr == bf.data_ptr()
 
 
-def test_second_derivatives_are_refused():
+KEEP = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5, [False, True, True, False, True]])
+
+
+@pytest.mark.parametrize("most_scores", [9 * 2**20, 40])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": KEEP}, {"scale": 0.3}, {"enable_gqa": True}], ids=str)
+def test_second_derivatives(options, most_scores, monkeypatch):
+    monkeypatch.setattr("multihead.torch._derivatives._MOST_SCORES", most_scores)
+    heads = 1 if "enable_gqa" in options else 2
+    x = [make(s).detach().double().requires_grad_() for s in ((2, 2, 4, 3), (2, heads, 5, 3), (2, heads, 5, 2))]
+    assert torch.autograd.gradgradcheck(lambda *x: mt.scaled_dot_product_attention(*x, **options), x)
+
+
+@pytest.mark.parametrize("most_scores", [9 * 2**20, 40])
+@pytest.mark.parametrize("shape", [(1, 2, 4, 5), (4, 1), (1, 5)], ids=str)
+def test_second_derivatives_of_a_mask_that_learns(shape, most_scores, monkeypatch):
+    monkeypatch.setattr("multihead.torch._derivatives._MOST_SCORES", most_scores)
+    x = [make(s).detach().double().requires_grad_() for s in ((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2), shape)]
+    assert torch.autograd.gradgradcheck(lambda q, k, v, mask: mt.scaled_dot_product_attention(q, k, v, mask), x)
+
+
+def test_third_derivatives_of_one_tensor_under_patch():
+    def third(x):
+        y = F.scaled_dot_product_attention(x, x, x, is_causal=True).sin().sum()
+        for _ in range(2):
+            (y,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(y.sum(), x)[0]
+
+    x = make((1, 2, 6, 4)).detach().double().requires_grad_()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        want = third(x)
+    with mt.patch(always=True) as p:
+        torch.testing.assert_close(third(x), want)
+    assert (p.calls, p.fallbacks) == (1, 0)
+
+
+def test_second_derivatives_without_a_formula_are_refused():
     q = make((1, 1, 3, 4))
-    out = mt.scaled_dot_product_attention(q, q, q)
-    (g,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="second derivative"):
-        g.sum().backward()
+    for out in (mt.scaled_dot_product_attention(q, q, q, dropout_p=0.5), mt.flex_attention(q, q, q, lambda s, *_: s * 2)):
+        (g,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivative"):
+            g.sum().backward()
 
 
 def test_changes_in_place_are_noticed():

@@ -31,9 +31,11 @@ class TorchValueError(ValueError, RuntimeError):
     """A wrong value, likewise."""
 
 
+_USUAL = (False, None, None, "", 0.0)  # return_lse, mask, score_mod, who and softcap of torch_forward
+
 _NO_SECOND_DERIVATIVE = (
-    "multihead.torch: attention has no second derivative; compute it with PyTorch's own function "
-    "(torch.nn.functional.scaled_dot_product_attention outside patch())"
+    "multihead.torch: attention with dropout, a traced score or mask function, or gradients in batches has no second "
+    "derivative; compute it with PyTorch's own function (outside patch())"
 )
 
 
@@ -63,6 +65,9 @@ class _Attention(torch.autograd.Function):
             query, key, value, held_keep, held_bias, causal, scale, dropout_p, seed, True, _num_threads(), *rare
         )
         ctx.save_for_backward(query, key, value, bias, out, lse, keep, *captured)
+        _, mask, program, _, softcap = (*rare, *_USUAL[len(rare) :])
+        is_plain_math = dropout_p == 0 and mask is None and program is None
+        ctx.differentiable = (causal, scale, softcap) if is_plain_math else None
         if lse is None:
             return out
         ctx.set_materialize_grads(False)
@@ -72,8 +77,14 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, grad, d_lse=None):
         if grad is None and d_lse is None:
             return (None,) * len(ctx.needs_input_grad)
-        query, key, value, bias, out, _, _, *captured = ctx.saved_tensors
+        query, key, value, bias, out, _, keep, *captured = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:4] + ctx.needs_input_grad[5:]
+        if _is_grad_enabled() and ctx.differentiable and all(g is None or is_plain(g) for g in (grad, d_lse)):
+            from . import _derivatives
+
+            grad = torch.zeros_like(out) if grad is None else grad
+            found = _derivatives.gradients(query, key, value, bias, keep, grad, d_lse, *ctx.differentiable)
+            return (*(g if wants else None for g, wants in zip(found, wanted)), None)
         grads = _gradients(ctx.call, (query, key, value, bias, out), captured, wanted, grad, d_lse)
         if _is_grad_enabled():  # create_graph=True
             if not all(g is None or is_plain(g) for g in grads):
@@ -248,7 +259,8 @@ def scaled_dot_product_attention(
 
     Shapes    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev) -> (N, ..., Hq, L, Ev)
     Dtypes    float32, float64, bfloat16, float16
-    Gradient  query, key, value and a float attn_mask; no double backward
+    Gradient  query, key, value and a float attn_mask, of any order without dropout: gradients that are differentiated
+              again (create_graph=True) are computed by PyTorch's own operations in blocks of rows, in O(L + S) memory
     Raises    TypeError, ValueError: not on the CPU, sparse, quantized, mismatched shapes (then a RuntimeError too, as
               PyTorch's)
     """
