@@ -210,7 +210,7 @@ TrainLoop::ShardLoss TrainLoop::backward(Task& task, int64_t shard, std::span<co
 }
 
 void TrainLoop::count(const ShardLoss& loss) {
-  window_tokens_ += loss.tokens;
+  progress_.unreported_tokens += loss.tokens;
   progress_.tokens += loss.tokens;
 }
 
@@ -284,33 +284,34 @@ void TrainLoop::step() {
   const double begin = now();
   optimizer_.zero_grad();
   optimizer_.set_lr(options_.schedule.at(progress_.step));
-  window_loss_ += backward_own();
+  progress_.unreported_loss += backward_own();
   const double norm = grad_norm();
   optimizer_.step();
   if (options_.parallel != nullptr) options_.parallel->share_weights();
   ++progress_.step;
-  ++window_steps_;
+  ++progress_.unreported_steps;
   const double end = now();
-  window_seconds_ += end - begin;
+  progress_.unreported_seconds += end - begin;
   progress_.train_seconds += end - begin;
   progress_.seconds = end - started_;
   if (leads() && (is_due(options_.log_every) || progress_.step == options_.steps)) report(norm);
 }
 
 void TrainLoop::report(double grad_norm) {
-  const double per_step = progress_.seconds / static_cast<double>(progress_.step);
+  Progress& p = progress_;
+  const double per_step = p.seconds / static_cast<double>(p.step);
   const StepReport report{
-      .step = progress_.step,
+      .step = p.step,
       .steps = options_.steps,
-      .loss = window_loss_ / static_cast<double>(window_steps_),
+      .loss = p.unreported_loss / static_cast<double>(p.unreported_steps),
       .learning_rate = optimizer_.lr(),
       .grad_norm = grad_norm,
-      .tokens_per_second = static_cast<double>(window_tokens_) / std::max(window_seconds_, 1e-9),
-      .tokens = progress_.tokens,
-      .seconds = progress_.seconds,
-      .seconds_left = per_step * static_cast<double>(options_.steps - progress_.step)};
-  window_loss_ = window_seconds_ = 0;
-  window_steps_ = window_tokens_ = 0;
+      .tokens_per_second = static_cast<double>(p.unreported_tokens) / std::max(p.unreported_seconds, 1e-9),
+      .tokens = p.tokens,
+      .seconds = p.seconds,
+      .seconds_left = per_step * static_cast<double>(options_.steps - p.step)};
+  p.unreported_loss = p.unreported_seconds = 0;
+  p.unreported_steps = p.unreported_tokens = 0;
   tell([&](Observer& o) { o.on_step(report); });
 }
 

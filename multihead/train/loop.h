@@ -147,6 +147,9 @@ struct Progress {
   Figures first_figures = {}, last_figures = {}, best_figures = {};  ///< the other results, likewise
   int64_t best_step = -1;
   int64_t evaluations_since_best = 0;  ///< those since one improved on all, the start included
+  /// Of the training steps since the last report, which a resumed run goes on with: sums of losses and seconds.
+  double unreported_loss = 0, unreported_seconds = 0;
+  int64_t unreported_steps = 0, unreported_tokens = 0;
 };
 
 Json to_json(const Figures& figures);
@@ -241,10 +244,8 @@ class TrainLoop {
   bool keeps_best_ = false;  // the run ends with the weights of the best step, which are not the last
   int64_t saved_step_ = -1, tried_step_ = -1;
   int64_t evaluated_step_ = -1;
-  int64_t passing_step_ = -1;                    // of the checkpoint resumed from, if a stop has left it
-  double started_ = 0;                           // clock, less the seconds of earlier processes
-  double window_loss_ = 0, window_seconds_ = 0;  // since the last report
-  int64_t window_steps_ = 0, window_tokens_ = 0;
+  int64_t passing_step_ = -1;  // of the checkpoint resumed from, if a stop has left it
+  double started_ = 0;         // clock, less the seconds of earlier processes
 };
 
 }  // namespace multihead::train

@@ -75,7 +75,11 @@ Json to_json(const Progress& p) {
                        {"last_figures", to_json(p.last_figures)},
                        {"best_figures", to_json(p.best_figures)},
                        {"best_step", p.best_step},
-                       {"evaluations_since_best", p.evaluations_since_best}});
+                       {"evaluations_since_best", p.evaluations_since_best},
+                       {"unreported_loss", number_or_null(p.unreported_loss)},
+                       {"unreported_seconds", p.unreported_seconds},
+                       {"unreported_steps", p.unreported_steps},
+                       {"unreported_tokens", p.unreported_tokens}});
 }
 
 Progress progress_from_json(io::ConfigReader& in) {
@@ -96,6 +100,10 @@ Progress progress_from_json(io::ConfigReader& in) {
   p.best_figures = figures_from(in, "best_figures");
   p.best_step = in.integer("best_step", {.min = -1, .max = p.step});
   p.evaluations_since_best = in.integer("evaluations_since_best", kCount);
+  p.unreported_loss = in.number_or("unreported_loss", 0);  // this and the next: earlier versions had none
+  p.unreported_seconds = in.number_or("unreported_seconds", 0, kSeconds);
+  p.unreported_steps = in.integer_or("unreported_steps", 0, kCount);
+  p.unreported_tokens = in.integer_or("unreported_tokens", 0, kCount);
   if (p.best_step == 0) {  // of earlier versions: the start, which has no checkpoint
     const Progress none;
     p.best_step = none.best_step, p.best_loss = none.best_loss;

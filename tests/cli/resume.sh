@@ -49,6 +49,8 @@ echo "$kills kills in $rounds rounds, $from_checkpoint of them with a checkpoint
 "${train[@]}" --out other --seed 2 >/dev/null || fail "the run with another seed"
 cmp -s whole/model.safetensors other/model.safetensors && fail "another seed gave the same weights"
 
+results() { sed -E 's/"(seconds|train.tokens_per_second)":[^,}]*//g' "$1/metrics.jsonl"; }
+
 # Signals save and say so by their exit codes; a plain --resume needs no flags repeated.
 for signal in INT:130 TERM:143; do
   rm -rf gentle
@@ -63,6 +65,7 @@ for signal in INT:130 TERM:143; do
   [[ -e gentle/model.safetensors ]] && fail "an interrupted run left a model"
   "$multihead" train lm --out gentle --resume --quiet >/dev/null || fail "resuming after SIG${signal%:*}"
   cmp -s whole/model.safetensors gentle/model.safetensors || fail "weights differ after SIG${signal%:*}"
+  cmp -s <(results whole) <(results gentle) || fail "metrics differ after SIG${signal%:*}: $(diff <(results whole) <(results gentle))"
 done
 
 # A run that has ended is extended, stopped, and goes on by the command that it says; its folder's name has a blank.
