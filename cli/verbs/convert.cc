@@ -32,6 +32,11 @@ class Convert : public Verb {
     if (!models::is_gguf(to_)) refuse_given("on a folder, whose weights are f32", {"type"});
     if (!overwrites_) check_vacant(to_);
     LoadedModel loaded = load_model_dir(from_);
+    if (loaded.model.packed_dtype()) {
+      throw InputError(concat(printable(from_), ": holds weights in ",
+                              kernels::name(loaded.model.weight_dtype()),
+                              ", a form of this library; convert the folder that they were quantised from"));
+    }
     if (models::is_gguf(to_)) {
       models::save_gguf(loaded.model, to_, type_,
                         text::gguf_vocabulary(loaded.tokenizer, loaded.model.config().vocab_size));

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -175,6 +177,21 @@ TEST_F(GgufTest, IsKnownByItsBeginning) {
   EXPECT_TRUE(is_gguf_file(folder / "sha256-0a1b"));
   EXPECT_FALSE(is_gguf_file(folder / "other"));
   EXPECT_FALSE(is_gguf_file(folder / "."));
+}
+
+TEST(GgufTypesTest, NumbersTooLargeForATypeAreRefused) {
+  const std::string path = concat(::testing::TempDir(), "large_", ::getpid(), ".gguf");
+  const auto write = [&](const char* type, float x) {
+    write_gguf(path, {{}, {{"w", Tensor::full({2, 32}, x), &writable_gguf_type(type)}}});
+  };
+  for (const char* type : {"F16", "Q8_0", "Q4_0", "Q4_1"}) {
+    EXPECT_THAT([&] { write(type, 1e8F); }, ThrowsMessage<ValueError>(HasSubstr("too large for"))) << type;
+    EXPECT_FALSE(std::filesystem::exists(path)) << type;
+    write(type, 6e4F);
+    std::filesystem::remove(path);
+  }
+  write("BF16", 1e8F);
+  std::filesystem::remove(path);
 }
 
 // Two parts with a tensor each.

@@ -114,6 +114,18 @@ void pad(FileWriter& file) {
   file.write(zeros, aligned(file.size()) - file.size());
 }
 
+// Numbers, and scales of blocks, may be too large for 16 bits.
+void check_range(const GgufContents::Stored& stored, const float* numbers, const uint8_t* bytes,
+                 int64_t blocks) {
+  const BlockFormat& type = *stored.type;
+  std::vector<float> kept(static_cast<size_t>(blocks * type.block));
+  type.decode(bytes, blocks, kept.data());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    MH_CHECK(std::isfinite(kept[i]) || !std::isfinite(numbers[i]), ValueError, "GGUF: ", stored.name,
+             " holds ", numbers[i], ", which is too large for ", type.name, "; write it as F32 or BF16");
+  }
+}
+
 void write_tensor(FileWriter& file, const GgufContents::Stored& stored) {
   const BlockFormat& type = *stored.type;
   const Tensor tensor = stored.tensor.contiguous();
@@ -125,7 +137,9 @@ void write_tensor(FileWriter& file, const GgufContents::Stored& stored) {
   std::vector<uint8_t> bytes(static_cast<size_t>(std::min(step, blocks) * type.bytes));
   for (int64_t begin = 0; begin < blocks; begin += step) {
     const int64_t count = std::min(step, blocks - begin);
-    type.encode(numbers + begin * type.block, count, bytes.data());
+    const float* own = numbers + begin * type.block;
+    type.encode(own, count, bytes.data());
+    check_range(stored, own, bytes.data(), count);
     file.write(bytes.data(), static_cast<size_t>(count * type.bytes));
   }
   pad(file);

@@ -190,6 +190,28 @@ TEST_F(LoraTest, WhatIsWrongIsNamed) {
                             "is itself an adapter");
 }
 
+TEST_F(LoraTest, TensorsThatPeftWouldRefuseAreNamed) {
+  auto r = run<ClassifierRun>("labelled.tsv", "good");
+  r.settings.steps = 1;
+  train_classifier(r);
+  const auto with = [&](const std::string& name, const Tensor& tensor) {
+    std::filesystem::remove_all(root_ / "wrong");
+    std::filesystem::copy(root_ / "good", root_ / "wrong", std::filesystem::copy_options::recursive);
+    io::TensorMap tensors = io::load_safetensors(path("good/adapter_model.safetensors"));
+    tensors["base_model.model." + name] = tensor;
+    io::save_safetensors(path("wrong/adapter_model.safetensors"), tensors);
+    return [&] { models::load_encoder(path("wrong")); };
+  };
+  const models::Encoder whole = models::load_encoder(path("good"));
+  const int64_t width = whole.config().embed_dim, labels = whole.config().num_labels;
+  ASSERT_NE(width, labels);
+  expect_error<FormatError>(with("classifier.weight", Tensor::ones({width, labels})), "does not fit");
+  expect_error<FormatError>(with("classifier.bias", Tensor::ones({labels, 1})), "does not fit");
+  EXPECT_NO_THROW(with("classifier.weight", Tensor::ones({labels, width}))());
+  const std::string query = "bert.encoder.layer.0.attention.self.query.weight";
+  expect_error<FormatError>(with(query, Tensor::ones({width, width})), "changes what another tensor");
+}
+
 TEST(AdapterOptions, TargetsAreSplitAtCommas) {
   EXPECT_THAT(adapter_options({.rank = 2, .alpha = 4, .targets = "a,,b"}).targets,
               testing::ElementsAre("a", "b"));

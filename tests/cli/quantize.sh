@@ -39,6 +39,8 @@ expect 3 'there is no folder "nowhere"' "$multihead" generate run --prompt the -
 expect 3 'its tokenizer differs from that of run' "$multihead" generate run --prompt the --draft other
 
 expect 3 'weights are already packed, as q4' "$multihead" generate q4 --prompt the --weights q8
+for to in no.gguf no; do expect 3 'q4: holds weights in q4, a form of this library' "$multihead" convert q4 $to; done
+[[ ! -e no.gguf && ! -e no ]] || fail 'packed weights were converted'
 expect 2 'must be one of' "$multihead" generate run --prompt the --weights q3
 expect 2 'must be one of' "$multihead" quantize run --out other --weights f32
 expect 2 'out DIR is required' "$multihead" quantize run

@@ -249,7 +249,13 @@ class Places {
 bool fits(const Change& change) {
   const int64_t numel = change.view.numel(),
                 columns = change.transposed ? change.view.size(0) : change.view.size(-1);
-  if (!change.b.defined()) return change.a.numel() == numel;
+  if (!change.b
+           .defined()) {  // views of matrices have their columns last, and may have more axes than the file
+    const bool is_vector = change.parameter.ends_with("bias") || change.view.rank() == 1;
+    return change.a.numel() == numel &&
+           (is_vector ? change.a.rank() == 1
+                      : change.a.rank() > 1 && change.a.size(-1) == change.view.size(-1));
+  }
   return change.a.rank() == 2 && change.b.rank() == 2 && change.a.size(1) == columns &&
          change.b.size(1) == change.a.size(0) && change.b.size(0) * columns == numel;
 }
@@ -312,6 +318,7 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
   const auto views = stored_views(parameters, map);
   const Places places(map, options.optional_prefix);
   std::vector<Change> changes;
+  std::set<size_t> places_changed;
   std::string problems;
   for (const auto& [full, tensor] : tensors) {
     const bool is_low_rank = full.ends_with(kA), is_second = full.ends_with(kB);
@@ -328,7 +335,9 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
     const auto& [index, rule] = *place;
     Change change = {rule->parameter, views[index].second, rule->transposed, tensor.to(Dtype::f32), {}};
     if (is_low_rank) change.b = b->second.to(Dtype::f32);
-    if (!fits(change)) {
+    if (!places_changed.insert(index).second) {
+      problems += concat("\n  ", full, " changes what another tensor of the file changes, too");
+    } else if (!fits(change)) {
       problems += concat("\n  ", full, " ", tensor.shape(), " does not fit ", change.view.shape());
     } else if (const std::string problem =
                    problem_of(config, is_low_rank ? layer : layer_of(layer), change, options.tied);

@@ -118,6 +118,8 @@ void save_gguf(LanguageModel& model, const std::string& path, std::string_view t
                const io::GgufMetadata& vocabulary) {
   const LanguageModelConfig& c = model.config();
   check_plain_attention(c, "save_gguf");
+  MH_CHECK(!model.packed_dtype(), ValueError, "save_gguf: the model's weights are packed in ",
+           kernels::name(model.weight_dtype()), ", expected f32");
   const GgufArchitecture& architecture = architecture_for(c);
   const BlockFormat &f32 = io::writable_gguf_type("F32"), &type = io::writable_gguf_type(type_name);
   // As in llama.cpp's own files the output layer, whose errors reach the logits directly, keeps eight bits.
