@@ -290,8 +290,8 @@ class Tensor:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Any: ...
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        """A DLPack capsule that shares the memory."""
+    def __dlpack__(self, *, stream: ArrayLike | None = None, max_version: ArrayLike | None = None, dl_device: ArrayLike | None = None, copy: bool | None = None) -> Any:
+        """A DLPack capsule that shares the memory, unless copy is true."""
 
     def __dlpack_device__(self) -> tuple[int, ...]: ...
 
@@ -299,7 +299,7 @@ class Tensor:
 
     def __deepcopy__(self, arg: dict[Any, Any], /) -> Tensor:
         """
-        A leaf of its own; what shares memory in one deepcopy shares it in the copy.
+        A leaf of its own; handles of one tensor in one deepcopy are handles of one copy, views of it are not.
         """
 
     def __add__(self, other: ArrayLike) -> Tensor: ...

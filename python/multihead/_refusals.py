@@ -96,11 +96,17 @@ def _problem(function, positional, keywords):
     for p in required:
         if p.arg not in given and p.arg != "self":
             return fitted, f"{p.arg} is missing; {_list(known)}"
+    integers = [name for name, kind in given.items() if _short(kind) == "int" and _fits(named[name].annotation, "int")]
     for name in given:
         if "Sequence" in (wanted := _words(named[name].annotation)) or "Mapping" in wanted:
-            return fitted, f"{name} must be {wanted}, got other elements"
+            other = f"{_either(integers)} out of range, or " if integers else ""
+            return fitted, f"{other}{name} must be {wanted}, got other elements"
     got = ", ".join(f"{name} {_short(kind)}" for name, kind in given.items() if name != "self")
     return fitted, f"a value is out of range, among {got or 'no arguments'}"
+
+
+def _either(names):
+    return f"{names[0]} is" if len(names) == 1 else f"one of {', '.join(names)} is"
 
 
 def _list(names):

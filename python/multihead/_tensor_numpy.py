@@ -65,7 +65,12 @@ def _refuse(name):
 def _array_ufunc(self, ufunc, method, *inputs, **keywords):
     if any(hasattr(x, "__multihead_traced__") for x in inputs):
         return NotImplemented  # a traced value knows better
+    if any(isinstance(x, _core.Tensor) for x in keywords.get("out", ())):
+        raise TypeError(
+            f"Tensor: numpy.{ufunc.__name__} writes to arrays; give out=numpy.asarray(tensor), which has the same memory"
+        )
     if not (_core.is_recording() and (_learns(inputs) or _learns(keywords))):
+        keywords = _plain(keywords)
         return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, _core.Tensor) else x for x in inputs), **keywords)
     if method != "__call__" or keywords:
         _refuse(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")

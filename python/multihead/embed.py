@@ -164,9 +164,7 @@ class SentenceEncoder(_TextEncoder):
     def similarity(self, a: ArrayLike, b: ArrayLike) -> np.ndarray[Any, Any]:
         """Between the rows of a and b, by similarity_fn_name: the folder's, else 'cosine'; 'dot', or the distances
         'euclidean' and 'manhattan', negated."""
-        import numpy as np
-
-        return _SIMILARITIES[self.similarity_fn_name](np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
+        return _SIMILARITIES[self.similarity_fn_name](_rows(a), _rows(b))
 
     def _route(self, task):
         """A route's encoder, made when it is first asked for."""
@@ -271,9 +269,7 @@ class SparseEncoder(_TextEncoder):
     def similarity(self, a: Any, b: Any) -> np.ndarray[Any, Any]:
         """Between the rows of a and b, SparseVectors or arrays, by similarity_fn_name: 'dot' unless the folder says
         otherwise."""
-        import numpy as np
-
-        dense = [np.atleast_2d(x.toarray() if isinstance(x, SparseVectors) else np.asarray(x)) for x in (a, b)]
+        dense = [_rows(x.toarray() if isinstance(x, SparseVectors) else x) for x in (a, b)]
         return _SIMILARITIES[self.similarity_fn_name](*dense)
 
     def get_sentence_embedding_dimension(self) -> int:
@@ -433,6 +429,14 @@ def _activated(function, scores):
     return np.asarray(function(scores), np.float32)
 
 
+def _rows(vectors):
+    """[n, dim]: bytes and f16 as f32, which sums of products do not leave."""
+    import numpy as np
+
+    x = np.atleast_2d(np.asarray(vectors))
+    return x.astype(np.result_type(x, np.float32), copy=False)
+
+
 def _cosine(a, b):
     import numpy as np
 
@@ -469,7 +473,7 @@ def _as_tensor(vectors):
 def _max_sim(a, b):
     import numpy as np
 
-    return np.array([[(x @ y.T).max(1).sum() for y in b] for x in a], np.float32)
+    return np.array([[(x @ y.T).max(1).sum() for y in map(_rows, b)] for x in map(_rows, a)], np.float32)
 
 
 _MULTI_VECTOR_SIMILARITIES = {

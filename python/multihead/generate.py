@@ -97,6 +97,8 @@ class TextGenerator:
         self, max_new_tokens: int, temperature: float | None, top_k: int | None, top_p: float | None, seed: int,
         stop_strings: Sequence[str], overflow: str,
     ) -> dict[str, Any]:  # fmt: skip
+        if isinstance(stop_strings, str):  # a sequence of its letters
+            raise TypeError(f"TextGenerator: stop_strings must be a list, got the str {stop_strings!r}; put it into one")
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = {**self._defaults, **{name: value for name, value in given.items() if value is not None}}
         options.update(max_new_tokens=max_new_tokens, seed=seed, overflow=overflow, tokenizer=self.tokenizer)

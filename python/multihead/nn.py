@@ -35,14 +35,15 @@ class Module:
 
     Parameters are named by their attributes, joined by dots, as in PyTorch. A weight that is reached by several
     attributes (self.head = self.embedding.weight) is one parameter; copy.deepcopy() keeps it so. Modules may refer to
-    each other.
+    each other. Frozen weights of a layer (requires_grad = False) stay parameters, which are saved and loaded; a Tensor
+    in an attribute that does not require a gradient is a constant, and no parameter.
     """
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """(name, Tensor) of every parameter; a shared one is listed once."""
         found, seen = [], set()
-        for path, tensor in _tensors_in(self):
-            if tensor.requires_grad and tensor.is_leaf and tensor._identity not in seen:
+        for path, tensor, learns in _tensors_in(self):
+            if learns and tensor.is_leaf and tensor._identity not in seen:
                 seen.add(tensor._identity)
                 found.append((path, tensor))
         return found
@@ -77,7 +78,8 @@ class Module:
 
     def zero_grad(self) -> None:
         for tensor in self.parameters():
-            tensor.grad = None
+            if tensor.requires_grad:
+                tensor.grad = None
 
     def __repr__(self) -> str:
         return _printing.tree(self, type(self).__name__)
@@ -88,31 +90,37 @@ class Module:
 
 
 def _tensors_in(module):
-    """(path, Tensor) of what its attributes hold."""
+    """(path, Tensor, whether it is a weight) of what its attributes hold."""
     entered, learned, found = {id(module)}, {}, []
     for name, value in vars(module).items():
-        for path, tensor in _parts(name, value, entered):
-            if tensor.requires_grad and learned.setdefault(path, tensor) is not tensor:
+        for path, tensor, learns in _parts(name, value, entered):
+            if learns and learned.setdefault(path, tensor) is not tensor:
                 raise ValueError(f"{type(module).__name__}: two parameters are named {path}")  # keys 1 and "1"
-            found.append((path, tensor))
+            found.append((path, tensor, learns))
     return found
 
 
-def _parts(name, value, entered):
-    """(path, Tensor) of what a value holds. Modules and containers are entered once, as they may refer to each other."""
+def _parts(name, value, entered, is_listed=False):
+    """The same of a value. Modules and containers are entered once, as they may refer to each other."""
     if isinstance(value, _core.Tensor):
-        yield name, value
+        yield name, value, is_listed or value.requires_grad
         return
     items = _items_of(value)
     if items is None or id(value) in entered:
         return
     entered.add(id(value))
     for key, item in items:
-        yield from _parts(f"{name}.{key}", item, entered)
+        yield from _parts(f"{name}.{key}", item, entered, is_listed or _lists_its_own(value))
+
+
+def _lists_its_own(value):
+    """Whether the value says itself what its parameters are, frozen ones too."""
+    inherits = isinstance(value, Module) and type(value).named_parameters is Module.named_parameters
+    return not inherits and hasattr(value, "named_parameters")
 
 
 def _items_of(value):
-    if isinstance(value, Module) and type(value).named_parameters is Module.named_parameters:
+    if isinstance(value, Module) and not _lists_its_own(value):
         return vars(value).items()
     if hasattr(value, "named_parameters"):
         return value.named_parameters()
@@ -179,7 +187,7 @@ class Attention(Module):
         return self.out_proj(_core.reshape(_core.transpose(heads, 1, 2), (batch, length, -1)))
 
     def _tensors(self):
-        return _tensors_in(self)
+        return [(path, tensor) for path, tensor, _ in _tensors_in(self)]
 
     def _rebind(self, replaced):
         _rebound(self, replaced, set())

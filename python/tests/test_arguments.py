@@ -35,6 +35,7 @@ ONE = mh.tensor(np.float32(0.5), requires_grad=True)
         (lambda: mh.optim.Adam([LEARNS, None]), "parameters must be Tensors"),
         (lambda: mh.optim.SGD([None]), "parameters must be Tensors"),
         (lambda: mh.optim.SGD([("a", LEARNS), LEARNS]), "all Tensors or all (name, Tensor), got both"),
+        (lambda: mh.optim.AdamW(LEARNS), "optimizer: parameters must be a list, got one Tensor"),
         (lambda: mh.attention(W, W, W, is_causal=True), "attention: no argument 'is_causal'; say mask=causal"),
     ],
 )

@@ -53,6 +53,17 @@ def test_encode_takes_one_text_or_many(folder):
     np.testing.assert_allclose(encoder.similarity(unit, unit), unit @ unit.T, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
+def test_vectors_of_bytes_are_compared_as_numbers(folder, name):
+    encoder = mh.SentenceEncoder(folder, similarity_fn_name=name)
+    for precision in ("int8", "uint8", "binary"):
+        few = encoder.encode(TEXTS, precision=precision)
+        found = encoder.similarity(few, few)
+        np.testing.assert_allclose(found, encoder.similarity(few.astype("f4"), few.astype("f4")), rtol=1e-6)
+        for row, best in zip(found, mh.embed.nearest(few, few, len(TEXTS), name)):
+            np.testing.assert_allclose([row[i] for i, _ in best], [score for _, score in best], rtol=1e-4, atol=1e-2)
+
+
 def test_a_name_of_the_hub_is_told_how_to_be_fetched():
     for kind in (mh.SentenceEncoder, mh.SparseEncoder, mh.MultiVectorEncoder, mh.CrossEncoder):
         with pytest.raises(mh.IoError, match="hf download OWNER/NAME --local-dir FOLDER"):

@@ -135,6 +135,18 @@ def test_what_is_not_known_exactly_is_refused_by_name(name):
         mt.flex_attention(q, q, q, function)
 
 
+def test_axes_of_vectors_are_pytorchs():
+    q, rows = torch.randn(1, 2, 5, 8), torch.randn(2, 3)
+    want = mt.flex_attention(q, q, q, lambda s, b, h, i, j: s + rows.sum(1)[h])
+    for same in (lambda v: v.sum(0), lambda v: v.sum(-1), lambda v: v.sum(()), lambda v: v.unsqueeze(0).sum((0, 1))):
+        assert torch.equal(mt.flex_attention(q, q, q, lambda s, b, h, i, j: s + same(rows[h])), want)  # noqa: B023
+    for wrong in (lambda v: v.sum(1), lambda v: v.sum(-2), lambda v: (v > 0).any(3), lambda v: v.squeeze(4).sum()):
+        with pytest.raises(IndexError, match=r"axis .* must be in \[-1, 0\]"):
+            mt.flex_attention(q, q, q, lambda s, b, h, i, j: s * wrong(rows[h]))  # noqa: B023
+    with pytest.raises(TypeError, match=r"named twice, in \(0, -1\)"):
+        mt.flex_attention(q, q, q, lambda s, b, h, i, j: s + rows[h].sum((0, -1)))
+
+
 def test_integers_that_leave_32_bits_or_are_divided_by_zero_are_told():
     q = torch.randn(1, 2, 300, 8)
     big = torch.tensor([2**40])

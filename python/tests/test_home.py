@@ -60,6 +60,10 @@ def test_a_folders_stop_strings_end_texts(folder, tmp_path):
         assert writer.generate(["the cat"], max_new_tokens=12, temperature=0, stop_strings=more) == [found]
     with pytest.raises(ValueError, match="stop_strings"):
         writer.model.generate([1], **mh._core.generation_defaults(own))
+    with pytest.raises(TypeError, match="stop_strings must be a list, got the str 'the'"):  # not its letters
+        writer.generate("the cat", stop_strings="the")
+    with pytest.raises(TypeError, match="max_new_tokens, .*seed.* is out of range, or stop_tokens must be"):
+        writer.generate("the cat", seed=-1)
 
 
 def test_half_characters_wait_for_their_other_half():

@@ -151,6 +151,14 @@ def test_other_functions_of_numpy_are_refused_under_a_tape(call):
     call(w)  # and so are all where nothing is recorded
 
 
+def test_numpy_writes_to_arrays_not_to_tensors():
+    t = mh.tensor(np.ones(3, np.float32))
+    with pytest.raises(TypeError, match=r"numpy.add writes to arrays; give out=numpy.asarray\(tensor\)"):
+        np.add(t, t, out=t)
+    np.add(t, t, out=np.asarray(t), where=mh.tensor([True, False, True]))
+    assert t.tolist() == [2, 1, 2]
+
+
 def test_attention_over_a_scaled_query_learns():
     rng = np.random.default_rng(0)
     q, k, v = (tensor(rng.standard_normal((1, 2, 5, 4)), "f8") for _ in range(3))

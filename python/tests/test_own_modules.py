@@ -59,6 +59,28 @@ def test_dicts_hold_parameters():
     assert module.gates["a"].grad.tolist() == [2, 4]
 
 
+def test_frozen_layers_are_saved():
+    class Tuned(mh.nn.Module):
+        def __init__(self):
+            self.inner = {"embedding": mh.nn.Embedding(3, 2), "head": mh.nn.Linear(2, 3)}
+            self.scale = mh.tensor(np.ones(3, np.float32))  # a constant
+
+    module, twin = Tuned(), Tuned()
+    every = names(module)
+    module.inner["embedding"].weight.requires_grad = False
+    assert names(module) == every == list(module.state_dict()) and len(every) == 3
+    twin.load_state_dict(module.state_dict())
+    assert twin.inner["embedding"].weight.tolist() == module.inner["embedding"].weight.tolist()
+    module.load_state_dict(twin.state_dict())
+    before = module.inner["embedding"].weight.tolist()
+    optimizer = mh.optim.AdamW(module, weight_decay=0.1)
+    with mh.Tape() as tape:
+        tape.backward(mh.sum(module.inner["head"](module.inner["embedding"]([0, 1]))))
+    optimizer.step()
+    module.zero_grad()
+    assert module.inner["embedding"].weight.tolist() == before
+
+
 def test_two_parameters_of_one_name_are_refused():
     module = Child({1: weight(1), "1": weight(2)})
     with pytest.raises(ValueError, match="Child: two parameters are named parent.1"):

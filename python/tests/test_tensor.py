@@ -118,6 +118,31 @@ def test_dlpack_between_numpy_and_tensor():
     del capsule  # never taken: its destructor frees it
 
 
+class AsksFor:
+    """What numpy.from_dlpack() and torch.from_dlpack() ask a producer for."""
+
+    def __init__(self, tensor, **words):
+        self.tensor, self.words = tensor, words
+
+    def __dlpack__(self, **_):
+        return self.tensor.__dlpack__(**self.words)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_dlpack_copies_where_it_is_asked_to():
+    tensor = mh.tensor(np.arange(3, dtype=np.float32))
+    copy, shared = (np.from_dlpack(AsksFor(tensor, copy=copy, dl_device=(1, 0))) for copy in (True, False))
+    tensor[0] = 9
+    assert copy.tolist() == [0, 1, 2] and shared.tolist() == [9, 1, 2]
+    for wrong in ({"dl_device": (2, 0)}, {"stream": 1}):
+        with pytest.raises(BufferError, match=next(iter(wrong))):
+            tensor.__dlpack__(**wrong)
+    with pytest.raises(TypeError, match="no argument 'device'"):
+        tensor.__dlpack__(device="cpu")
+
+
 class ForeignDevice:
     def __dlpack__(self, **_):
         raise AssertionError("must not be asked for")

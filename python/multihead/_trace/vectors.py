@@ -19,10 +19,20 @@ def _vector(graph, items):
     return Vector(graph, items) if items.ndim else items.item()
 
 
+def _axis(items, axis):
+    count = max(items.ndim, 1)
+    if not -count <= axis < count:
+        raise IndexError(f"axis {axis} of a traced value must be in [{-count}, {count - 1}]")
+    return axis % count
+
+
 def _reduce(graph, input, dim, keepdim, combine, empty):
     items = _items(graph, input)
-    axes = range(items.ndim) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    axes = sorted({axis % max(items.ndim, 1) for axis in axes})
+    axes = [dim] if isinstance(dim, int) else list(dim or range(items.ndim))  # all for None and (), as in PyTorch
+    places = sorted({_axis(items, axis) for axis in axes})
+    if len(places) < len(axes):
+        graph.refuse(f"an axis of a traced value is named twice, in {dim}")
+    axes = places
     kept = [axis for axis in range(items.ndim) if axis not in axes]
     rows = np.transpose(items, kept + axes).reshape([items.shape[a] for a in kept] + [-1])
     out = []
@@ -80,7 +90,8 @@ def _reshaped(change):
 def _squeeze(items, dim=None):
     if dim is None:
         return items.reshape([n for n in items.shape if n != 1])
-    return items.reshape([n for a, n in enumerate(items.shape) if a != dim % max(items.ndim, 1) or n != 1])
+    place = _axis(items, dim)
+    return items.reshape([n for a, n in enumerate(items.shape) if a != place or n != 1])
 
 
 def _shape_argument(shape):

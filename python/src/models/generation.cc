@@ -15,6 +15,7 @@
 #include "multihead/generate/stop_strings.h"
 #include "multihead/generate/text_stream.h"
 #include "python/src/bindings.h"
+#include "python/src/interrupt.h"
 #include "python/src/models/decoding.h"
 #include "python/src/modules.h"
 #include "python/src/names.h"
@@ -189,7 +190,7 @@ nb::object generate_call(const LanguageModel& model, nb::handle prompts, nb::han
 nb::object logprobs_call(const LanguageModel& model, nb::handle prompts, int64_t top) {
   bool single = false;
   const std::vector<std::vector<int32_t>> rows = to_prompts(prompts, single);
-  const auto all = unlocked([&] { return prompt_logprobs(model, rows, top); });
+  const auto all = interruptible([&] { return prompt_logprobs(model, rows, top); });
   nb::list chosen, likeliest;
   for (const std::vector<TokenLogprobs>& row : all) {
     nb::list numbers, lists;

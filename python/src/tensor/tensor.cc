@@ -338,8 +338,16 @@ void bind_tensor_class(nb::module_& m) {
       },
       "dtype"_a = nb::none(), "copy"_a = nb::none());
   c.def(
-      "__dlpack__", [](const Tensor& t, nb::kwargs) { return to_dlpack(t); },
-      "A DLPack capsule that shares the memory.");
+      "__dlpack__",
+      [](const Tensor& t, nb::handle stream, nb::handle, nb::handle device, nb::handle copy) {
+        if (!stream.is_none()) throw nb::buffer_error("Tensor: stream must be None: the memory is the CPU's");
+        if (!device.is_none() && !device.equal(nb::make_tuple(1, 0)))
+          throw nb::buffer_error("Tensor: dl_device must be (1, 0), the CPU, or None");
+        const bool is_copy = !copy.is_none() && is_true(copy);
+        return to_dlpack(is_copy ? unlocked([&] { return t.clone(); }) : t);
+      },
+      nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
+      "copy"_a = nb::none(), "A DLPack capsule that shares the memory, unless copy is true.");
   c.def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(1, 0); });
   c.def("tolist", [](const Tensor& t) {  // of bfloat16, too, which NumPy may lack
     refuse_while_tracing(t);
@@ -347,7 +355,8 @@ void bind_tensor_class(nb::module_& m) {
   });
   c.def(
       "__deepcopy__", [](const Tensor& t, nb::dict memo) { return deep_copy(t, memo); },
-      "A leaf of its own; what shares memory in one deepcopy shares it in the copy.");
+      "A leaf of its own; handles of one tensor in one deepcopy are handles of one copy, views of it are "
+      "not.");
   bind_operators(c);
   bind_gradients(c);
   bind_shapes(c);

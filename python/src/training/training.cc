@@ -15,6 +15,8 @@ namespace {
 
 // Parameters from a module, a list of tensors, or a list of (name, tensor).
 optim::ParameterList to_parameters(nb::handle object) {
+  if (nb::isinstance<Tensor>(object))
+    throw nb::type_error("optimizer: parameters must be a list, got one Tensor");
   nb::object source = nb::hasattr(object, "named_parameters") ? nb::object(object.attr("named_parameters")())
                                                               : nb::borrow(object);
   std::vector<nn::NamedTensor> named;
