@@ -69,7 +69,7 @@ class Conversation {
     }
     stream.finish();
     put_output("\n");
-    messages_.push_back({"assistant", stream.text()});
+    messages_.push_back({"assistant", valid_utf8(stream.text())});  // as it was shown
     return train::StopSignals::received() == SIGTERM ? SIGTERM : 0;
   }
 
@@ -99,8 +99,10 @@ class Conversation {
       if (size < limit()) return ids;
       const size_t first = options_.system.empty() ? 0 : 1;
       if (messages_.size() < first + 3) {
-        note(concat("the message is skipped: with it the prompt has ", size, " tokens, the context ",
-                    limit()));
+        const std::string why = concat("with it the prompt has ", size, " tokens, the context ", limit());
+        MH_CHECK(options_.message.empty(), ValueError, "the message is too long: ", why,
+                 "; shorten --prompt");
+        note("the message is skipped: " + why);
         return {};
       }
       if (!told) note(concat("the context of ", limit(), " tokens is full: dropping the oldest turns"));

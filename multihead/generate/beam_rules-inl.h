@@ -14,9 +14,11 @@ void check_beam_options(const BeamOptions& options, size_t sentences);
 /// Hypotheses per sentence that must finish; effectively all with unbounded patience.
 size_t hypotheses_wanted(const BeamOptions& options);
 
-/// Whether repetition_penalty changes logits, as it does for one beam in transformers, rather than
+/// Whether repetition_penalty changes logits, as it does for one beam and for samples in transformers, rather than
 /// log-probabilities.
-inline bool penalizes_logits(const BeamOptions& o) { return o.beam_size == 1 && o.repetition_penalty != 1; }
+inline bool penalizes_logits(const BeamOptions& o) {
+  return (o.beam_size == 1 || o.sample) && o.repetition_penalty != 1;
+}
 
 /// The state of a hypothesis.
 struct NextToken {

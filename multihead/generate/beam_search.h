@@ -17,7 +17,7 @@ struct BeamOptions {
   /// can overtake them.
   double patience = 1;
   double length_penalty = 1;  ///< divides scores by length^length_penalty; 0: plain sums
-  /// > 1 penalises tokens already present, the decoder's start token among them; with one beam on their
+  /// > 1 penalises tokens already present, the decoder's start token among them; with one beam and in samples on their
   /// logits
   double repetition_penalty = 1;
   int64_t no_repeat_ngram = 0;  ///< n: no n-gram occurs twice, the start token counted; 0: off

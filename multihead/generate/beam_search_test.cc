@@ -286,6 +286,23 @@ TEST(BeamSearchTest, SamplesFollowTheSeedAndTheModel) {
   EXPECT_NEAR(empty, std::exp(log_probability(model, {3, 1}, {})), 0.08);
 }
 
+// Whose number of beams, which is not used, says nothing.
+TEST(BeamSearchTest, SamplesPenalizeLogits) {
+  const auto model = tiny(23, 7);
+  BeamOptions options = {.beam_size = 1,
+                         .num_hypotheses = 3,
+                         .repetition_penalty = 1.7,
+                         .max_length = 12,
+                         .sample = true,
+                         .seed = 3};
+  const auto one = beam_search(model, {{4, 5, 1}, {6, 1}}, options);
+  options.beam_size = 4;
+  const auto four = beam_search(model, {{4, 5, 1}, {6, 1}}, options);
+  for (size_t s = 0; s < 2; ++s) {
+    for (size_t k = 0; k < 3; ++k) EXPECT_EQ(four[s][k].tokens, one[s][k].tokens);
+  }
+}
+
 // Rounding to 8 bits must not hide it.
 TEST(BeamSearchTest, AModelWithNanOrInfinityEndsWithAnError) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

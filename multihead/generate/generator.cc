@@ -40,9 +40,6 @@ void check_prompt(const models::LanguageModel& model, const std::vector<int32_t>
   MH_CHECK(std::isfinite(options.frequency_penalty) && std::isfinite(options.presence_penalty), ValueError,
            "generate: frequency_penalty and presence_penalty must be numbers, got ",
            options.frequency_penalty, " and ", options.presence_penalty);
-  MH_CHECK(
-      !options.constraint || (!options.first_token && !options.last_token && options.min_new_tokens == 0),
-      ValueError, "generate: a constraint excludes first_token, last_token and min_new_tokens");
   check_length(model, std::ssize(prompt), options);
 }
 

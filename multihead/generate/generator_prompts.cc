@@ -81,7 +81,10 @@ void Generator::read_chunk() {
   }
   advance(one.rows, one.state);
   for (int64_t r = 0; r < std::ssize(one.rows); ++r) {
-    if (one.rows[static_cast<size_t>(r)] >= 0) remember(one.state, r, one.texts[static_cast<size_t>(r)]);
+    const int64_t number = one.rows[static_cast<size_t>(r)];
+    // A text that slid on is no prompt.
+    if (number >= 0 && std::ssize(at(number).fresh) <= 1)
+      remember(one.state, r, one.texts[static_cast<size_t>(r)]);
   }
   join(one.rows, one.state);
 }

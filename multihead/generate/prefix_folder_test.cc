@@ -191,6 +191,9 @@ TEST_F(PrefixFolderTest, AGeneratorUsesIt) {
   for (int round = 0; round < 2; ++round)
     EXPECT_EQ(generate(m, prompts, options, {.prefix_folder = path_}), want);
   EXPECT_EQ(files(), 2);
+  // What slides on past the context is no prompt.
+  generate(m, {prompt(0, 390, 3)}, {.max_new_tokens = 30}, {.prefix_folder = path_});
+  EXPECT_EQ(files(), 3);
 }
 
 }  // namespace

@@ -65,6 +65,8 @@ void check_rules(const GenerateOptions& o, int64_t vocab_size) {
   }
   if (o.first_token) check_token("first_token", *o.first_token);
   if (o.last_token) check_token("last_token", *o.last_token);
+  MH_CHECK(!o.constraint || (!o.first_token && !o.last_token && o.min_new_tokens == 0), ValueError,
+           "generate: a constraint excludes first_token, last_token and min_new_tokens");
 }
 
 void check_length(const models::LanguageModel& model, int64_t prompt, const GenerateOptions& options) {

@@ -9,7 +9,7 @@
 namespace multihead {
 
 /// Throws ValueError naming the first invalid rule of generate(): no_repeat_ngram, min_new_tokens, suppress,
-/// first_token, last_token.
+/// first_token, last_token; and a constraint beside those that it excludes.
 void check_rules(const GenerateOptions& options, int64_t vocab_size);
 
 /// Throws ValueError unless prompt and new tokens fit the context, where Overflow::error wants them to;

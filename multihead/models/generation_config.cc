@@ -203,6 +203,10 @@ Json generation_json(const std::string& folder, std::string& where) {
   for (const std::string& key : generation_keys()) {
     if (const Json* value = config.is_object() ? config.find(key) : nullptr) json[key] = *value;
   }
+  // BART's older name for it, which transformers reads so.
+  const Json* forced = config.is_object() ? config.find("force_bos_token_to_be_generated") : nullptr;
+  const Json* bos = forced != nullptr && *forced == Json(true) ? config.find("bos_token_id") : nullptr;
+  if (bos != nullptr) json["forced_bos_token_id"] = *bos;
   return json;
 }
 

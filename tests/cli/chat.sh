@@ -49,8 +49,17 @@ printf 'a\ncat\nthe cat sat on a mat and\non\n' | "${chat[@]}" --max-new-tokens 
 [[ $(wc -l <out.txt) -eq 3 ]] || fail "three answers expected: $(cat out.txt)"
 grep -q 'dropping the oldest turns' err.txt || fail "nothing said about forgotten turns: $(cat err.txt)"
 grep -q 'the message is skipped: with it the prompt has 25 tokens, the context 16' err.txt || fail "nothing said about the message: $(cat err.txt)"
+expect 2 'the message is too long: with it the prompt has 25 tokens, the context 16' "${chat[@]}" --prompt 'the cat sat on a mat and'
 "${chat[@]}" --prompt a >out.txt 2>err.txt || fail "an endless answer failed"
 grep -q 'the context of 16 tokens is full: the answer ends here' err.txt || fail "nothing said about the end: $(cat err.txt)"
+
+# An answer that is cut off within a character is part of the conversation as it was shown.
+printf 'the cat\n%.0s' {1..40} >cats.txt
+expect 0 'model in bytes' "$multihead" train lm --data cats.txt --out bytes --tokenizer bpe --vocab-size 260 --steps 1 --layers 1 --width 16 --heads 2 --quiet
+cp run/chat_template.jinja bytes/
+printf 'a\nb\n' | "$multihead" generate bytes --chat --regex 'é+' --max-new-tokens 1 >out.txt 2>err.txt ||
+  fail "after half a character: $(cat err.txt)"
+[[ "$(cat out.txt)" == $'\uFFFD\n\uFFFD' ]] || fail "half a character: $(cat out.txt)"
 
 printf '%s' '{% include "x" %}' >run/chat_template.jinja
 expect 3 'chat template, line 1: .*include.* is not supported' "${chat[@]}" --prompt the

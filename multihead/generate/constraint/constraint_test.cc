@@ -11,6 +11,7 @@
 #include "multihead/generate/draft.h"
 #include "multihead/generate/generate.h"
 #include "multihead/generate/generator.h"
+#include "multihead/generate/token_rules.h"
 
 namespace multihead {
 namespace {
@@ -141,6 +142,14 @@ TEST(ConstraintTest, WhatIsWrittenSaysSoHoweverManyTokensWereLeft) {
   EXPECT_EQ(run("xyz", size), std::pair(true, size));
   EXPECT_EQ(run("xyz", size - 1), std::pair(false, size - 1));
   EXPECT_FALSE(run("(xyz)*", 6).first) << "more could come";
+}
+
+TEST(ConstraintTest, ExcludesForcedTokens) {
+  const text::Tokenizer tokenizer = constraint_tokenizer();
+  const Constraint constraint = Constraint::regex(tokenizer, "ab");
+  EXPECT_NO_THROW(check_rules({.constraint = constraint}, 300));
+  EXPECT_THROW(check_rules({.min_new_tokens = 4, .constraint = constraint}, 300), ValueError);
+  EXPECT_THROW(check_rules({.last_token = 1, .constraint = constraint}, 300), ValueError);
 }
 
 }  // namespace

@@ -387,5 +387,21 @@ TEST(GenerationConfigTest, KeysAreReadOrRefused) {
   }
 }
 
+// Of config.json, where generation_config.json is absent.
+TEST(GenerationConfigTest, TheFirstTokenMayHaveBartsOlderName) {
+  const FolderCopy folder(kData / "hugging_face" / "gpt2");
+  fs::remove(folder / "generation_config.json");
+  const auto forced = [&](const Json& json) {
+    io::save_json(folder / "config.json", json);
+    return load_generation_config(folder.path()).forced_bos_token_id;
+  };
+  Json json = Json::object({{"bos_token_id", 5}, {"force_bos_token_to_be_generated", true}});
+  EXPECT_EQ(forced(json), 5);
+  json["force_bos_token_to_be_generated"] = false;
+  EXPECT_EQ(forced(json), std::nullopt);
+  json["forced_bos_token_id"] = 4;
+  EXPECT_EQ(forced(json), 4);
+}
+
 }  // namespace
 }  // namespace multihead::models

@@ -67,6 +67,7 @@ const GgufArchitecture& architecture_for(const LanguageModelConfig& config) {
     const bool same =
         family == architecture.name || (family == "mistral" && architecture.name == std::string("llama"));
     if (!same) continue;
+    MH_CHECK(config.causal, ValueError, "GGUF: a model whose tokens see the whole text cannot be written");
     MH_CHECK(config.rotary_scaling == RotaryScaling() && config.rotary_fraction == 1 && config.window == 0 &&
                  config.activation == Activation::silu,
              ValueError,

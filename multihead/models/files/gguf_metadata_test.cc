@@ -6,6 +6,7 @@
 
 #include "multihead/core/error.h"
 #include "multihead/models/files/gguf.h"
+#include "multihead/models/files/hugging_face.h"
 #include "multihead/testing/files.h"
 
 namespace multihead::models {
@@ -56,6 +57,16 @@ class GgufMetadataTest : public ::testing::TestWithParam<const char*> {
   TemporaryFolder folder_;
 };
 INSTANTIATE_TEST_SUITE_P(Architectures, GgufMetadataTest, ::testing::Values("llama", "qwen2", "qwen3"));
+
+TEST_P(GgufMetadataTest, OnlyCausalModelsAreWritten) {
+  LanguageModelConfig seen = config_from_json(config({}), "config");
+  seen.causal = false;
+  Rng rng(1);
+  LanguageModel model(seen, rng);
+  const TemporaryFolder folder;
+  EXPECT_THAT([&] { save_gguf(model, folder / "model.gguf", "F32", {}); },
+              ::testing::ThrowsMessage<ValueError>(HasSubstr("see the whole text")));
+}
 
 TEST_P(GgufMetadataTest, NeutralValuesChangeNothing) {
   const Json plain = config({});

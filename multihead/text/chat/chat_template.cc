@@ -109,13 +109,13 @@ class Renderer {
       case Kind::set_block: {
         std::string text;
         const Flow flow = scoped(node, text);
-        assign(node.text, filtered(node, std::move(text)), node.line);
-        return flow;
+        if (flow == Flow::on) assign(node.text, filtered(node, std::move(text)), node.line);
+        return flow;  // what was captured before break or continue is lost, as in Jinja
       }
       case Kind::filter_block: {
         std::string text;
         const Flow flow = scoped(node, text);
-        out += budget_.text(filtered(node, std::move(text)), node.line);
+        if (flow == Flow::on) out += budget_.text(filtered(node, std::move(text)), node.line);
         return flow;
       }
       case Kind::macro:
@@ -180,15 +180,18 @@ class Renderer {
         return !evaluate(node.args[1]).truth();
       });
     }
-    bool is_left = false;
+    bool is_left = false, has_gone_through = false;
     for (size_t i = 0; i < items.size() && !is_left; ++i) {
       const Scope scope(*this);
       assign("loop", loop_state(items, i, node.line), node.line);
       bind(node, items[i]);
-      is_left = execute(node.body, out) == Flow::leave;
+      const Flow flow = execute(node.body, out);
+      is_left = flow == Flow::leave;
+      has_gone_through |= flow == Flow::on;
     }
     if (iterator != nullptr) iterator->is_unsettled = is_left;
-    return items.empty() ? scoped_body(node.otherwise, out) : Flow::on;
+    // Jinja's {% else %} also comes if break or continue ended every turn.
+    return has_gone_through ? Flow::on : scoped_body(node.otherwise, out);
   }
 
   Flow scoped_body(const std::vector<Node*>& body, std::string& out) {
@@ -480,6 +483,8 @@ std::string ChatTemplate::render(const Json& messages, bool add_generation_promp
            "\"content\"");
   MH_CHECK(variables.is_object(), ValueError, "chat template: variables must be an object, got ",
            name(variables.kind()));
+  MH_CHECK(!variables.contains("messages"), ValueError,
+           "chat template: a variable must not be called \"messages\", which the conversation is");
   const size_t bytes = messages.dump().size() + variables.dump().size();
   return Renderer(*program_, budget_for(bytes + 256 * messages.size()))
       .run(messages, add_generation_prompt, variables);

@@ -70,6 +70,7 @@ Value sort(const In& in) {
 Value sorted_pairs(const In& in) {
   const bool by_value = !in.is_missing(1) && in.text(1) == "value";
   if (!in.is_missing(1) && !by_value && in.text(1) != "key") in.unsupported();
+  if (in.on().undefined()) in.unsupported();
   const Key key = {nullptr, in.truth(0)};
   const Value list = pairs(in);
   std::vector<std::pair<Value, Value>> keyed;

@@ -300,6 +300,16 @@ c)"},
 }
 
 // As Jinja: what filters yield is true, has no items by number and is gone through once.
+// As Jinja has it: what ends every turn early is as good as no turn.
+TEST(ChatTemplate, ElseOfALoopComesUnlessATurnEnds) {
+  EXPECT_EQ(render("{% for i in [1, 2] %}{{ i }}{% break %}{% else %}E{% endfor %}"), "1E");
+  EXPECT_EQ(render("{% for i in [1, 2] %}{{ i }}{% continue %}{% else %}E{% endfor %}"), "12E");
+  EXPECT_EQ(
+      render("{% for i in [1, 2] %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% else %}E{% endfor %}"),
+      "12");
+  EXPECT_EQ(render("{% for i in [1] %}{% filter upper %}a{% break %}{% endfilter %}{% endfor %}b"), "b");
+}
+
 TEST(ChatTemplate, IteratorsAndViews) {
   const std::pair<const char*, const char*> cases[] = {
       {"{{ 'y' if messages | selectattr('role', 'eq', 'none such') }}", "y"},
@@ -355,6 +365,7 @@ TEST(ChatTemplate, MessagesAndVariablesOfAnyKind) {
             "fNone");
   EXPECT_THROW(render_json("x", R"(["user"])"), ValueError);
   EXPECT_THROW(render_json("x", "{}"), ValueError);
+  EXPECT_THROW(render_json("x", talk, R"({"messages": []})"), ValueError);
 }
 
 // As Python has them: hashes are often such.
