@@ -32,6 +32,9 @@ class Server:
                  timeout: float = 600, max_queue: int = 256, max_body_bytes: int = 8 << 20, max_inputs: int = 2048, max_tokens: int = 0,
                  max_connections: int = 1024, api_keys: Sequence[str] = (), allow_hosts: Sequence[str] = ()) -> None:
         named = _named(models)
+        for name, given in {"api_keys": api_keys, "allow_hosts": allow_hosts}.items():
+            if isinstance(given, (str, bytes)):  # a sequence of its letters
+                raise TypeError(f"Server: {name} must be a list, got one {type(given).__name__}; put it into one")
         if not 0 <= port <= 65535:
             raise ValueError(f"Server: port must be 0 to 65535, got {port}")
         for name, least in {"parallel": parallel, "prompt_chunk": prompt_chunk, "max_queue": max_queue, "max_body_bytes": max_body_bytes,

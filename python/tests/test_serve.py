@@ -145,6 +145,7 @@ def test_options_reach_the_server(folder):
     ("PATH", {"max_tokens": -1}, ValueError, "max_tokens must not be negative, got -1"),
     ("PATH", {"timeout": float("nan")}, ValueError, "timeout must be positive, got nan"),
     ("PATH", {"allow_hosts": ["box:80"]}, ValueError, "an allowed host must be a name without port"),
+    ("PATH", {"api_keys": "secret"}, TypeError, "api_keys must be a list, got one str"),
     ("PATH", {"api_keys": [""]}, ValueError, "an API key must not be empty"),
     ("PATH", {"context": 33}, ValueError, "context must be at most 32"),
     ("PATH", {"weights": "q9"}, ValueError, "q9"),
