@@ -142,6 +142,13 @@ void dispatch(const Call& call) {
   found->handle(call);
 }
 
+// Without brackets, as an address to listen at is given.
+bool is_ipv6(std::string_view host) {
+  return std::ranges::count(host, ':') > 1 &&
+         host.substr(0, host.find('%')).find_first_not_of("0123456789abcdefABCDEF:.") ==
+             std::string_view::npos;
+}
+
 }  // namespace
 
 void check(const ServiceOptions& options) {
@@ -150,8 +157,8 @@ void check(const ServiceOptions& options) {
   MH_CHECK(options.max_queue > 0 && options.max_queue <= kMostWaiting, ValueError,
            "Service: max_queue must be in [1, ", kMostWaiting, "], got ", options.max_queue);
   for (const std::string& host : options.hosts) {
-    const bool has_port = std::ranges::count(host, ':') == 1;  // more are those of an address
-    MH_CHECK(!has_port && host.find_first_of("/* \t") == std::string::npos, ValueError,
+    const bool is_plain = host.starts_with('[') || is_ipv6(host) || host.find(':') == std::string::npos;
+    MH_CHECK(is_plain && host.find_first_of("/* \t") == std::string::npos, ValueError,
              "Service: an allowed host must be a name without port, path, blanks or *, got ", quote(host));
   }
   // The values of headers have no blanks around them.

@@ -315,7 +315,7 @@ TEST(ServiceTest, RefusesBadOptions) {
   EXPECT_THROW(Service(test_models(), {.parallel = 0}), ValueError);
   for (const int64_t most : {int64_t{0}, std::numeric_limits<int64_t>::max()})
     EXPECT_THROW(Service(test_models(), {.max_queue = most}), ValueError);
-  for (const char* host : {"box:80", "a b", "box/v1", "*.example.org"})
+  for (const char* host : {"box:80", "box:80:90", "a b", "box/v1", "*.example.org"})
     EXPECT_THROW(Service(test_models(), {.hosts = {host}}), ValueError) << host;
   for (const char* key : {"", " key", "key\t", "k\ney"})
     EXPECT_THROW(Service(test_models(), {.api_keys = {"key", key}}), ValueError) << key;

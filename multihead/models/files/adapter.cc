@@ -249,8 +249,8 @@ class Places {
 bool fits(const Change& change) {
   const int64_t numel = change.view.numel(),
                 columns = change.transposed ? change.view.size(0) : change.view.size(-1);
-  if (!change.b
-           .defined()) {  // views of matrices have their columns last, and may have more axes than the file
+  if (!change.b.defined()) {
+    // Views of matrices have their columns last, and may have more axes than the file.
     const bool is_vector = change.parameter.ends_with("bias") || change.view.rank() == 1;
     return change.a.numel() == numel &&
            (is_vector ? change.a.rank() == 1

@@ -21,10 +21,8 @@ def _of_rows(query, key, value, bias, keep, d_out, d_lse, scale, softcap):
     is_empty = (scores == -torch.inf).all(-1, keepdim=True)
     weights = scores.masked_fill(is_empty, 0).softmax(-1).masked_fill(is_empty, 0)
     d_weights = d_out @ value.mT
-    if d_lse is not None:
-        d_weights = d_weights + d_lse[..., None]
-    share = (weights * (d_out @ value.mT)).sum(-1, keepdim=True)
-    d_scores = weights * (d_weights - share)
+    d_sum = (weights * d_weights).sum(-1, keepdim=True)
+    d_scores = weights * (d_weights - (d_sum if d_lse is None else d_sum - d_lse[..., None]))
     d_bias = None if bias is None else d_scores.sum_to_size(bias.shape)
     if slope is not None:
         d_scores = d_scores * slope

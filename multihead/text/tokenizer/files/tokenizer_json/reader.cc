@@ -8,9 +8,8 @@ void Reader::wrong(const std::string& where, std::string_view expected, const Js
 
 void Reader::unsupported(const std::string& where, const std::string& what) const {
   fail(where, ": ", what.size() > 200 ? what.substr(0, 200) + "..." : what,
-       " is not supported; supported are byte-level BPE, SentencePiece's BPE and unigram, WordPiece, words "
-       "and "
-       "this library's character tokenizers");
+       " is not supported; supported are byte-level BPE, SentencePiece's BPE and unigram, WordPiece, "
+       "words and this library's character tokenizers");
 }
 
 const Json* Reader::find(const Json& in, const char* key) {
