@@ -162,19 +162,19 @@ void compute_attention(AttentionCall& call, const AttentionOptions& options) {
   if (options.capture) check_capture(bound, *options.capture);
   const Shape rows = s.ragged ? Shape{s.heads, call.query.size(0)} : Shape{s.batch, s.heads, s.queries};
   call.lse = Tensor::empty(rows, arithmetic_dtype(type));
-  const kernels::AttentionOutput to = {operand(call.out, call.axes), lse_operand(call)};
-  if (type == Dtype::f16) {  // which is storage alone
+  const bool is_stored_narrow = type == Dtype::f16;  // which is storage alone
+  const Tensor out = is_stored_narrow ? Tensor::empty(call.out.shape(), Dtype::f32) : call.out;
+  const kernels::AttentionOutput to = {operand(out, call.axes), lse_operand(call)};
+  if (is_stored_narrow) {
     const WideInput wide(call);
-    const Tensor out = Tensor::empty(call.out.shape(), Dtype::f32);
-    kernels::attention_forward(bound.problem(), bound.terms(), input_of(wide, call.axes),
-                               {operand(out, call.axes), to.lse});
-    call.out.copy_from(out);
+    kernels::attention_forward(bound.problem(), bound.terms(), input_of(wide, call.axes), to);
   } else {
     kernels::attention_forward(bound.problem(), bound.terms(), input_of(call, call.axes), to);
   }
   if (const Tensor& sinks = bound.tensor(&AttentionOptions::sinks); sinks.defined()) {
     kernels::attention_add_sinks(bound.problem(), sinks.raw(), to);
   }
+  if (is_stored_narrow) call.out.copy_from(out);
   if (options.empty_row == EmptyRow::error) check_no_empty_row(call);
   if (options.capture) {
     const WideInput wide(call);

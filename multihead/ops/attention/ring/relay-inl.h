@@ -31,8 +31,8 @@ void relay(distributed::Group& group, const std::vector<Journey>& journeys, cons
 /// The ranks after an owner in cyclic order whom `needs` names: those of a Journey.
 std::vector<int> ranks_after(int owner, int ranks, const std::function<bool(int rank)>& needs);
 
-/// Whether `mine` is true on every rank. Two bytes for every rank but the first.
-bool true_everywhere(distributed::Group& group, bool mine);
+/// The bits of `mine` that every rank has set. Two bytes for every rank but the first.
+std::byte set_everywhere(distributed::Group& group, std::byte mine);
 
 /// Bytes of a contiguous tensor.
 std::span<std::byte> bytes_of(const Tensor& x);

@@ -97,21 +97,20 @@ std::vector<int> ranks_after(int owner, int ranks, const std::function<bool(int 
   return path;
 }
 
-bool true_everywhere(Group& group, bool mine) {
-  auto all = static_cast<std::byte>(mine);
-  const std::span<std::byte> data(&all, 1);
+std::byte set_everywhere(Group& group, std::byte mine) {
+  const std::span<std::byte> data(&mine, 1);
   if (group.rank() != 0) {
     group.send(0, data, kFirstTag);
     group.recv(0, data, kFirstTag);
-    return all != std::byte{0};
+    return mine;
   }
   for (int rank = 1; rank < group.size(); ++rank) {
     std::byte one{};
     group.recv(rank, {&one, 1}, kFirstTag);
-    all &= one;
+    mine &= one;
   }
   for (int rank = 1; rank < group.size(); ++rank) group.send(rank, data, kFirstTag);
-  return all != std::byte{0};
+  return mine;
 }
 
 std::span<std::byte> bytes_of(const Tensor& x) { return {static_cast<std::byte*>(x.raw()), x.bytes()}; }

@@ -117,20 +117,20 @@ Tensor attention_passing(const Arguments& a, const AttentionSizes& sizes, const 
   std::vector<Tensor> results = {heads_first(ring.call.out, layout)};
   if (a.options.lse) results.push_back(reported_lse(ring.call));
   const Shape shape = ring.call.out.shape();
-  results = record_many({query, key, value}, std::move(results),
-                        [a, ring, wanted, layout, shape](const std::vector<Tensor>& d) -> Gradients {
-                          const Tensor d_out =
-                              d[0].defined() ? heads_first(d[0], layout) : Tensor::zeros(shape);
-                          const Tensor d_lse = d.size() > 1 ? d[1] : Tensor();
-                          RingGradients gradients;
-                          if (!ring_backward(ring, {d_out, d_lse}, wanted, gradients)) {
-                            return gradients_gathered(a, ring.call, {heads_first(d_out, layout), d_lse});
-                          }
-                          Gradients all;
-                          for (const Tensor& x : gradients)
-                            all.push_back(x.defined() ? heads_first(x, layout) : Tensor());
-                          return all;
-                        });
+  results =
+      record_many({query, key, value}, std::move(results),
+                  [a, ring, wanted, layout, shape](const std::vector<Tensor>& d) -> Gradients {
+                    const Tensor d_out = d[0].defined() ? heads_first(d[0], layout) : Tensor::zeros(shape);
+                    const Tensor d_lse = d.size() > 1 ? d[1] : Tensor();
+                    RingGradients gradients;
+                    if (ring.has_large_rows || !ring_backward(ring, {d_out, d_lse}, wanted, gradients)) {
+                      return gradients_gathered(a, ring.call, {heads_first(d_out, layout), d_lse});
+                    }
+                    Gradients all;
+                    for (const Tensor& x : gradients)
+                      all.push_back(x.defined() ? heads_first(x, layout) : Tensor());
+                    return all;
+                  });
   if (a.options.lse) *a.options.lse = results[1];
   return results[0];
 }

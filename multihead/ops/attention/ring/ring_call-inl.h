@@ -14,15 +14,16 @@ namespace multihead::detail {
 struct RingCall {
   distributed::Group* group;
   SequenceShards shards;
-  AttentionCall call;  ///< bound to the whole sequence, with the rank's rows; [B, H, T', D]
+  AttentionCall call;           ///< bound to the whole sequence, with the rank's rows; [B, H, T', D]
+  bool has_large_rows = false;  ///< on any rank: attention() computes their gradients from all keys at once
 };
 
 /// Gradients of query, key and value.
 using RingGradients = std::array<Tensor, 3>;
 
-/// Fills call.out and call.lse. False if an output is not finite anywhere: then nothing is certain.
-bool ring_forward(const RingCall& ring);
-/// Likewise: the gradients mean nothing then. Those not wanted may be undefined.
+/// Fills call.out, call.lse and has_large_rows. False if an output is not finite anywhere: then nothing is certain.
+bool ring_forward(RingCall& ring);
+/// Likewise: the gradients mean nothing then. Those not wanted may be undefined. There are no large rows.
 bool ring_backward(const RingCall& ring, const OutputGradients& d, const std::array<bool, 3>& wanted,
                    RingGradients& gradients);
 

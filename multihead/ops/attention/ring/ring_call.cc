@@ -1,5 +1,6 @@
 #include "multihead/ops/attention/ring/ring_call-inl.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -39,6 +40,13 @@ Tensor heads_of(const Tensor& x, int64_t group, int64_t part) {
 bool all_finite(const Tensor& x) {
   const Tensor wide = x.dtype() == Dtype::f32 ? x : x.to(Dtype::f32);
   return std::isfinite(kernels::sum_of_squares(static_cast<const float*>(wide.raw()), wide.numel()));
+}
+
+// Rows whose log-sum-exp says too little of their probabilities.
+bool has_large_rows(const Tensor& lse) {
+  const auto* rows = static_cast<const float*>(lse.raw());
+  return std::any_of(rows, rows + lse.numel(),
+                     [](float row) { return std::isfinite(row) && std::abs(row) > kernels::kLargeLogSum; });
 }
 
 // One rank's part in one pass.
@@ -101,7 +109,7 @@ class Ring {
     });
   }
 
-  bool finite_everywhere(bool mine) const { return true_everywhere(group_, mine); }
+  std::byte set_everywhere(std::byte mine) const { return detail::set_everywhere(group_, mine); }
 
  private:
   // The owner of a chunk and the ranks with a chunk that meets it.
@@ -188,7 +196,7 @@ Tensor zero_gradient(const Tensor& x) {
 
 }  // namespace
 
-bool ring_forward(const RingCall& call) {
+bool ring_forward(RingCall& call) {
   const AttentionCall& c = call.call;
   const Ring ring(call);
   const Tensor values = c.out.dtype() == Dtype::f32 ? c.out : Tensor::empty(c.out.shape());
@@ -214,7 +222,11 @@ bool ring_forward(const RingCall& call) {
     own.queries = c.out.size(2);
     kernels::attention_add_sinks(own, sinks.raw(), {operand_of(c.out), operand_of(c.lse)});
   }
-  return ring.finite_everywhere(all_finite(c.out));
+  constexpr std::byte kFinite{1}, kSmallRows{2};
+  const std::byte agreed = ring.set_everywhere((all_finite(c.out) ? kFinite : std::byte{0}) |
+                                               (has_large_rows(c.lse) ? std::byte{0} : kSmallRows));
+  call.has_large_rows = (agreed & kSmallRows) == std::byte{0};
+  return (agreed & kFinite) != std::byte{0};
 }
 
 bool ring_backward(const RingCall& call, const OutputGradients& d, const std::array<bool, 3>& wanted,
@@ -234,7 +246,7 @@ bool ring_backward(const RingCall& call, const OutputGradients& d, const std::ar
   bool finite = true;
   for (const Tensor& x : gradients) finite = finite && (!x.defined() || all_finite(x));
   if (!wanted[0]) gradients[0] = Tensor();
-  return ring.finite_everywhere(finite);
+  return ring.set_everywhere(std::byte{finite}) != std::byte{0};
 }
 
 }  // namespace multihead::detail

@@ -200,12 +200,27 @@ TEST(RingAttention, HasThemWithEveryTermOfTheScore) {
 }
 
 TEST(RingAttention, HasThemInEveryTypeAndLayout) {
+  Rng rng(5);
+  const Tensor sinks = randn({kQueryHeads}, rng);
   for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
     expect_same_on_ranks(make_inputs(700, dtype), {.mask = causal()});
+    expect_same_on_ranks(make_inputs(700, dtype), {.mask = causal(), .sinks = sinks});
   }
   expect_same_on_ranks(make_inputs(300, Dtype::f64), {.mask = causal()});
   expect_same_on_ranks(make_inputs(900, Dtype::f32, Layout::bthd),
                        {.mask = causal(), .layout = Layout::bthd});
+}
+
+TEST(RingAttention, HasThemWhereAWholeRowsScoresAreLarge) {
+  const int64_t length = 600;
+  const RingInputs in = make_inputs(length);
+  for (const double large : {-1e4, -1e9}) {
+    const Tensor bias = Tensor::zeros({length, 1});
+    for (int64_t row = 0; row < length; row += 2) bias.data<float>()[row] = static_cast<float>(large);
+    expect_same_on_ranks(in, {.bias = bias});
+  }
+  const Tensor slopes = Tensor::full({kQueryHeads}, 0.9);  // keys that are far before the last queries
+  expect_same_on_ranks(in, {.mask = lengths(Tensor::of<int64_t>({1}, {90})), .alibi_slopes = slopes});
 }
 
 TEST(RingAttention, HasThemWhereNothingIsFinite) {
