@@ -285,6 +285,9 @@ TEST(ByT5Test, BytesAreTokens) {
   EXPECT_THAT(t.encode("a\xC3\xA9\n"), ElementsAre(100, 198, 172, 13, 1));
   EXPECT_THAT(t.encode("x </s> y<extra_id_3>", {.parse_special = true}), ElementsAre(123, 1, 124, 262, 1));
   EXPECT_THAT(t.encode_pair("a", "b").ids, ElementsAre(100, 1, 101, 1));
+  EXPECT_THAT(t.encode_pair("a", "b", {.add_template = false}).ids, ElementsAre(100, 101));
+  EXPECT_THAT(t.encode_pair("a", "b", {.add_template = false, .end = 7}).ids, ElementsAre(100, 101, 7));
+  EXPECT_THAT(t.encode_pair("abc", "b", {.add_template = false, .max_length = 2}).ids, ElementsAre(100, 101));
   EXPECT_THAT(t.encode_pair("a", "b").type_ids, ElementsAre(0, 0, 0, 0));
   EXPECT_EQ(t.decode(t.encode("a\xC3\xA9\n"), {.skip_special = true}), "a\xC3\xA9\n");
   EXPECT_EQ(Tokenizer::from_contents(t.to_json(), t.config_json()).encode("a"), t.encode("a"));

@@ -160,9 +160,11 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t at) const {
     const bool drops_spaces = kind == Kind::bert || kind == Kind::white_space;
     const bool at_marks = kind == Kind::text && step.rule.text == CutStep().mark &&
                           step.rule.behavior == SplitRule::Behavior::merged_with_next;
+    const SplitRule::Behavior behavior = step.rule.behavior;
+    const bool removes = behavior == SplitRule::Behavior::removed,
+               isolates = removes || behavior == SplitRule::Behavior::isolated;  // the others join pieces
     return step.kind == CutStep::Kind::split &&
-           (keeps_spaces_in_front || at_marks ||
-            (drops_spaces && step.rule.behavior == SplitRule::Behavior::removed));
+           ((keeps_spaces_in_front && isolates) || at_marks || (drops_spaces && removes));
   };
   const bool looks_no_further =
       model.steps.empty() || model.only_form() != Normalizer::none || model.only_cleaning() != nullptr;

@@ -1,5 +1,6 @@
 // Ids of texts and pairs, with the template around them.
 #include <algorithm>
+#include <functional>
 
 #include "multihead/core/error.h"
 #include "multihead/text/tokenizer/encoder-inl.h"
@@ -181,14 +182,16 @@ Encoding padded(Encoding encoding, const Model& model, const EncodeOptions& opti
   return encoding;
 }
 
-// The template of one text, as far as the options request it.
-std::vector<TemplateItem> items_of(const Model& model, const EncodeOptions& options) {
-  std::vector<TemplateItem> items = model.single;
-  if (!options.add_template) std::erase_if(items, [](const TemplateItem& item) { return item.text < 0; });
+// A template, as far as the options request it.
+std::vector<TemplateItem> items_of(std::vector<TemplateItem> items, const EncodeOptions& options) {
+  const auto is_text = [](const TemplateItem& item) { return item.text >= 0; };
+  if (!options.add_template) std::erase_if(items, std::not_fn(is_text));
   if (!options.end) return items;
-  const auto text = std::ranges::find(items, 0, &TemplateItem::text);
-  const bool ends = std::ranges::count(text, items.end(), *options.end, &TemplateItem::id) > 0;
-  if (!ends) items.push_back({.id = *options.end, .type_id = text->type_id});
+  const auto text = std::find_if(items.rbegin(), items.rend(), is_text);  // the last one
+  const bool ends =
+      std::count_if(items.rbegin(), text, [&](const auto& item) { return item.id == *options.end; }) > 0;
+  const int32_t type_id = text->type_id;
+  if (!ends) items.push_back({.id = *options.end, .type_id = type_id});
   return items;
 }
 
@@ -254,7 +257,7 @@ void Tokenizer::pad(std::span<Encoding> batch) const {
 }
 
 Encoding Tokenizer::single(std::string_view text, const EncodeOptions& options, bool with_offsets) const {
-  const std::vector<TemplateItem> items = items_of(*model_, options);
+  const std::vector<TemplateItem> items = items_of(model_->single, options);
   Part part = encoded(*model_, text, options.parse_special, with_offsets);
   cut({&part, 1}, *model_, options, items.size() - 1);
   trim(*model_, text, part);
@@ -281,11 +284,11 @@ Encoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
 
 Encoding Tokenizer::both(std::string_view first, std::string_view second, const EncodeOptions& options,
                          bool with_offsets) const {
-  const std::vector<TemplateItem>& items = model_->pair;
   MH_CHECK(
-      !items.empty(), ValueError,
+      !model_->pair.empty(), ValueError,
       "tokenizer: has no template for pairs of texts: post_processor of tokenizer.json would say how they "
       "are put together");
+  const std::vector<TemplateItem> items = items_of(model_->pair, options);
   Part parts[] = {encoded(*model_, first, options.parse_special, with_offsets),
                   encoded(*model_, second, options.parse_special, with_offsets)};
   const auto around = static_cast<size_t>(

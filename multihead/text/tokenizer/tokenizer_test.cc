@@ -248,6 +248,20 @@ TEST(TokenizerTest, SafeCutsDoNotChangeTheIds) {
   EXPECT_GT(cuts, 200);
 }
 
+TEST(TokenizerTest, TextsAreNotCutWherePiecesAreJoined) {
+  const std::string expression =
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+)";
+  for (const auto& [behavior, place] :
+       {std::pair("Isolated", size_t{3}), {"Contiguous", size_t{7}}, {"MergedWithNext", size_t{7}}}) {
+    const Tokenizer tokenizer = Tokenizer::from_json(
+        R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":")" +
+        expression + R"("},"behavior":")" + behavior +
+        R"(","invert":false},{"type":"ByteLevel","add_prefix_space":false,)" +
+        R"("use_regex":false}]},"model":{"type":"BPE","vocab":{"a":0,"b":1,"Ġ":2},"merges":[]}})");
+    EXPECT_EQ(tokenizer.safe_cut("bab aba", 1), place) << behavior;
+  }
+}
+
 TEST(TokenizerTest, CompleteUtf8KeepsTheStartOfACharacterBack) {
   EXPECT_EQ(complete_utf8(""), 0u);
   EXPECT_EQ(complete_utf8("ab"), 2u);

@@ -77,6 +77,14 @@ TEST(TrainUnigramTest, IsTheSameAgainAndItsScoresAreProbabilities) {
   EXPECT_NO_THROW(Tokenizer::train_unigram("\xFF\xFE a", {.vocab_size = 9}));
 }
 
+TEST(TrainUnigramTest, ASpecialTokensTextIsNoPiece) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "</s> <s> ";
+  const Tokenizer t = Tokenizer::train_unigram(text, {.vocab_size = 30});
+  EXPECT_EQ(t.decode(t.encode("</s> <s>")), "</s> <s>");
+  EXPECT_THAT(t.encode("</s>"), Not(Contains(t.eos_id().value())));
+}
+
 TEST(TrainUnigramTest, LongWordsTakeLinearTime) {
   const Tokenizer t = Tokenizer::train_unigram(std::string(100'000, 'x'), {.vocab_size = 20});
   EXPECT_EQ(t.decode(t.encode("xxx")), "xxx");

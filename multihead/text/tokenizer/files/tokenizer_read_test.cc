@@ -12,6 +12,7 @@ namespace multihead::text {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string refused(const std::string& json) {
@@ -55,7 +56,6 @@ std::string accents(const std::string& normalizer, const std::string& added = "[
 }
 
 TEST(TokenizerReadTest, TextIsNormalisedFirst) {
-  using ::testing::ElementsAre;
   const std::string composed = "\xC3\xA9", apart = "e\xCC\x81";
   for (const char* form : {R"({"type":"NFC"})", R"({"type":"Sequence","normalizers":[{"type":"NFKC"}]})"}) {
     const Tokenizer tokenizer = Tokenizer::from_json(accents(form));
@@ -70,7 +70,6 @@ TEST(TokenizerReadTest, TextIsNormalisedFirst) {
 }
 
 TEST(TokenizerReadTest, AddedTokensAreFoundAsGivenOrNormalised) {
-  using ::testing::ElementsAre;
   const std::string composed = "\xC3\xA9", apart = "e\xCC\x81";
   const auto with = [&](const char* flag) {
     return Tokenizer::from_json(
@@ -95,6 +94,18 @@ TEST(TokenizerReadTest, TemplatesStayAsSmallAsTheirFile) {
   EXPECT_EQ(Tokenizer::from_json(with_template(3, 2)).encode("b").size(), 7u);
   EXPECT_EQ(Tokenizer::from_json(with_template(40, 40)).encode("b").size(), 1601u);
   EXPECT_THAT(refused(with_template(1000, 1000)), HasSubstr("expand to more ids than the file has bytes"));
+}
+
+TEST(TokenizerReadTest, ATemplateOfPairsHoldsBoth) {
+  const std::string a = R"({"Sequence":{"id":"A","type_id":0}})",
+                    b = R"({"Sequence":{"id":"B","type_id":1}})";
+  const auto with_pair = [&](const std::string& pair) {
+    return file({.top = R"("version":"1.0","post_processor":{"type":"TemplateProcessing","single":[)" + a +
+                        R"(],"pair":[)" + pair + R"(],"special_tokens":{}})"});
+  };
+  EXPECT_THAT(Tokenizer::from_json(with_pair(b + "," + a)).encode_pair("a", "b").ids, ElementsAre(1, 0));
+  for (const std::string& one : {a, b, a + "," + a})
+    EXPECT_THAT(refused(with_pair(one)), HasSubstr(".pair has no place for one of the texts"));
 }
 
 TEST(TokenizerReadTest, Vocabulary) {

@@ -40,8 +40,9 @@ double digamma(double x) {
 
 class UnigramTrainer {
  public:
-  UnigramTrainer(const Pieces& words, size_t wanted, const UnigramOptions& options)
-      : words_(words), wanted_(wanted), options_(options) {}
+  UnigramTrainer(const Pieces& words, size_t wanted, const std::vector<std::string>& special,
+                 const UnigramOptions& options)
+      : words_(words), wanted_(wanted), special_(special), options_(options) {}
 
   /// The pieces with their scores, the most probable first.
   std::vector<Piece> run() {
@@ -224,7 +225,11 @@ class UnigramTrainer {
     return used[id] * now;
   }
 
+  // Special tokens come from their own names alone, so that none is a piece, too.
   std::vector<Piece> best() {
+    std::erase_if(pieces_, [&](const Piece& piece) {
+      return std::ranges::find(special_, piece.text) != special_.end();
+    });
     std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
       return std::pair(!a.is_character, -a.score) < std::pair(!b.is_character, -b.score);
     });
@@ -237,6 +242,7 @@ class UnigramTrainer {
 
   const Pieces& words_;
   const size_t wanted_;
+  const std::vector<std::string>& special_;
   const UnigramOptions& options_;
   std::vector<Piece> pieces_;
   std::vector<double> before_, behind_;  // log-likelihoods of what lies before and behind a place
@@ -307,7 +313,7 @@ Tokenizer Tokenizer::train_unigram(std::span<const std::string_view> texts, cons
            "train_unigram: vocab_size must be at least ", least, " (", special.size(), " special tokens and ",
            letters.size(), " characters), got ", options.vocab_size);
   const size_t wanted = static_cast<size_t>(options.vocab_size) - special.size();
-  const std::vector<Piece> pieces = UnigramTrainer(words, wanted, options).run();
+  const std::vector<Piece> pieces = UnigramTrainer(words, wanted, special, options).run();
   Json config = Json::object();
   for (const auto& [key, role] : kRoles)
     if (!(options.special.*role).empty()) config[key] = options.special.*role;

@@ -110,8 +110,8 @@ TEST(SentencePieceTest, FoldersSayWhatStandsAroundATextOrPair) {
   EXPECT_THAT(first(R"({"add_prefix_space": false})"), ::testing::Not(::testing::StartsWith("\u2581")));
 }
 
-// A .model file of these pieces, as protobuf writes it.
-std::string unigram_file(const std::vector<SentencePiece>& pieces) {
+// A .model file of these pieces, as protobuf writes it; `more`: fields of the file.
+std::string unigram_file(const std::vector<SentencePiece>& pieces, const std::string& more = "") {
   const auto field = [](char tag, const std::string& bytes) {
     return concat(tag, static_cast<char>(bytes.size()), bytes);
   };
@@ -123,7 +123,42 @@ std::string unigram_file(const std::vector<SentencePiece>& pieces) {
     file += field('\x0A',
                   concat(field('\x0A', piece.text), '\x15', score, '\x18', static_cast<char>(piece.type)));
   }
-  return file + field('\x12', "\x18\x01");  // unigram
+  return file + field('\x12', "\x18\x01") + more;  // unigram
+}
+
+Tokenizer loaded(const std::string& file) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "t.model", file);
+  return Tokenizer::load(folder / "t.model");
+}
+
+TEST(SentencePieceTest, PiecesOfBytesAndUnusedOnesAreNotMadeOfText) {
+  using enum SentencePiece::Type;
+  std::vector<SentencePiece> pieces = {{"<unk>", 0, unknown}, {"the", -1, unused}};
+  for (int value = 0; value < 256; ++value) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", value);
+    pieces.push_back({name, 0, byte});
+  }
+  const auto first = static_cast<int32_t>(pieces.size());
+  for (const char* letter : {"\u2581", "t", "h", "e", "<", "0", "x", "4", "1", ">"})
+    pieces.push_back({letter, -5, normal});
+  const Tokenizer t = loaded(unigram_file(pieces, std::string("\x12\x03\x98\x02\x01", 5)));  // byte_fallback
+  EXPECT_THAT(t.encode("the"), ElementsAre(first, first + 1, first + 2, first + 3));
+  EXPECT_EQ(t.decode(t.encode("<0x41>")), "<0x41>");
+  EXPECT_EQ(t.encode("<0x41>").size(), 7u);
+  EXPECT_THAT(t.encode("A"), ElementsAre(first, 2 + 'A'));
+}
+
+TEST(SentencePieceTest, ASpaceInFrontThatIsRemovedIsNotDecoded) {
+  using enum SentencePiece::Type;
+  const std::vector<SentencePiece> pieces = {
+      {"<unk>", 0, unknown}, {"\u2581", -1, normal}, {"\u2581a", -1, normal}};
+  const std::string no_prefix("\x1A\x02\x18\x00", 4), denormalizer("\x2A\x03\x12\x01x", 5);
+  const Tokenizer t = loaded(unigram_file(pieces, no_prefix));
+  EXPECT_EQ(t.decode(std::vector<int32_t>{2, 2}), "a a");
+  EXPECT_MESSAGE(loaded(unigram_file(pieces, denormalizer)), FormatError,
+                 "denormalizer_spec is not supported");
 }
 
 TEST(SentencePieceTest, DebertasPiecesAreTheSpecialTokens) {

@@ -413,6 +413,9 @@ constexpr KnownPattern kPatterns[] = {
      Kind::deepseek},
     {"[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+", Kind::cjk_runs},
     {R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", Kind::clip},
+    // As transformers 5 writes it; special tokens are found before a text is cut.
+    {R"(<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)",
+     Kind::clip},
     {R"(\w+|[^\w\s]+)", Kind::regex_words},
     {" {2,}", Kind::space_runs},
     {R"(\A +| +\z)", Kind::outer_spaces},

@@ -1,4 +1,6 @@
 // The templates that surround texts.
+#include <set>
+
 #include "multihead/text/tokenizer/files/tokenizer_json/reader-inl.h"
 
 namespace multihead::text::tokenizer_json {
@@ -60,7 +62,12 @@ void read_template(Reader& in, const Json& post, const std::string& where) {
   const Json* const pair = Reader::find(post, "pair");
   if (pair == nullptr) return;
   if (!pair->is_array()) in.wrong(where + ".pair", "an array", *pair);
-  read_items(in, post, *pair, where + ".pair", [&](TemplateItem item) { in.model.pair.push_back(item); });
+  std::set<int32_t> texts;
+  read_items(in, post, *pair, where + ".pair", [&](TemplateItem item) {
+    if (item.text >= 0) texts.insert(item.text);
+    in.model.pair.push_back(item);
+  });
+  if (!in.model.pair.empty() && texts.size() < 2) in.fail(where, ".pair has no place for one of the texts");
 }
 
 void surround(std::vector<TemplateItem>& items, int32_t cls, int32_t sep) {

@@ -120,6 +120,12 @@ void read_normalizer(Message message, SentencePieceModel& model) {
   }
 }
 
+void check_denormalizer(Message message) {
+  for (Message::Field field; message.next(field);) {
+    if (field.number == 2 && !field.bytes.empty()) message.damaged("denormalizer_spec is not supported");
+  }
+}
+
 std::string to_base64(std::string_view bytes) {
   constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
@@ -236,7 +242,7 @@ Json decoder_of(const SentencePieceModel& m) {
   std::vector<Json> steps = {
       typed("Replace", {{"pattern", Json::object({{"String", kMark}})}, {"content", " "}}),
       typed("ByteFallback"), typed("Fuse")};
-  if (m.begins_with_space) {
+  if (m.begins_with_space || (m.is_bare && m.squeezes_spaces)) {
     steps.push_back(typed("Strip", {{"content", " "}, {"start", int64_t{1}}, {"stop", int64_t{0}}}));
   }
   return typed("Sequence", {{"decoders", Json(std::move(steps))}});
@@ -249,7 +255,8 @@ Json model_of(const SentencePieceModel& m) {
     const SentencePiece& piece = m.pieces[id];
     const bool is_unknown = piece.type == Type::unknown;
     if (m.is_unigram) {
-      vocab.push_back(Json(std::vector<Json>{piece.text, piece.score}));
+      const bool is_cut = !m.is_bare || (piece.type != Type::byte && piece.type != Type::unused);
+      vocab.push_back(Json(std::vector<Json>{piece.text, is_cut ? piece.score : kNeverCut}));
       if (is_unknown) model["unk_id"] = static_cast<int64_t>(id);
     } else {
       vocab[piece.text] = static_cast<int64_t>(id);
@@ -399,6 +406,7 @@ SentencePieceModel read_sentencepiece(const std::string& path) {
     if (field.number == 1) model.pieces.push_back(piece_of(part));
     if (field.number == 2) read_trainer(part, model);
     if (field.number == 3) read_normalizer(part, model);
+    if (field.number == 5) check_denormalizer(part);
   }
   if (model.pieces.empty()) message.damaged("it has no pieces");
   return model;
