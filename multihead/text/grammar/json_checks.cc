@@ -32,11 +32,8 @@ bool JsonCompiler::has_scalar(const JsonVariant& own, const Json& value) const {
       return own.dfa.accepts(value.dump());
     case JsonVariant::Kind::number:
       return value.is_number() && (!own.is_integer || is_whole(value));
-    case JsonVariant::Kind::range: {
-      if (!value.is_number() || (own.is_integer && !is_whole(value))) return false;
-      const std::string text = value.dump();
-      return text.find_first_of("eE") == std::string::npos && own.range.has(text);
-    }
+    case JsonVariant::Kind::range:
+      return value.is_number() && (!own.is_integer || is_whole(value)) && own.range.holds(value);
     case JsonVariant::Kind::string: {
       if (!value.is_string()) return false;
       const int64_t size = count_utf8(value.as_string());

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -102,6 +103,7 @@ class JsonCompiler {
   void check_keywords(const Schema& schema) const;
   int32_t referenced(const Schema& schema, const std::string& reference);
   void add_dependencies(int32_t id, std::vector<Choice>& choices);
+  std::optional<std::vector<Json>> values_of(int32_t id) const;
   bool split_values(int32_t id, Choice& choice);
   Json constant_schema(const Json& value) const;
   const Json* keyword(int32_t id, std::string_view key) const;

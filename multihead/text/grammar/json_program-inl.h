@@ -29,6 +29,8 @@ struct NumberRange {
   bool is_empty() const { return !positive.exists && !negative.exists; }
   bool can_begin(std::string_view text) const;
   bool has(std::string_view text) const;
+  /// However it is spelt.
+  bool holds(const Json& number) const;
 };
 
 struct NumberBounds {

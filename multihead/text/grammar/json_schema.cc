@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
@@ -14,6 +16,25 @@ constexpr int kMostRounds = 12;
 // Before draft 2019-09 nothing beside a reference counted.
 bool is_older_draft(const Json& root) {
   return is_of_draft(root, "draft-04") || is_of_draft(root, "draft-06") || is_of_draft(root, "draft-07");
+}
+
+// 2.0 as 2, which is the same value.
+Json canonical(const Json& value) {
+  constexpr double kExact = 1e15;
+  if (value.is_array()) {
+    Json items = Json::array();
+    for (const Json& item : value.items()) items.push_back(canonical(item));
+    return items;
+  }
+  if (value.is_object()) {
+    Json members = Json::object();
+    for (const auto& [key, member] : value.members()) members[key.view()] = canonical(member);
+    return members;
+  }
+  if (!value.is_number()) return value;
+  const double number = value.as_double();
+  return number == std::floor(number) && std::abs(number) < kExact ? Json(static_cast<int64_t>(number))
+                                                                   : value;
 }
 
 std::string unescaped_pointer(std::string_view part) {
@@ -128,25 +149,25 @@ Json JsonCompiler::constant_schema(const Json& value) const {
                        {"additionalProperties", false}});
 }
 
+// The values of a schema's enum and const, if it has one of them; of both, those that they share.
+std::optional<std::vector<Json>> JsonCompiler::values_of(int32_t id) const {
+  const Schema& schema = schemas_[static_cast<size_t>(id)];
+  const Json *list = keyword(id, "enum"), *one = keyword(id, "const");
+  if (schema.ignores_values || (list == nullptr && one == nullptr)) return std::nullopt;
+  if (list != nullptr && !list->is_array()) refuse(schema, "enum", "must be an array");
+  std::vector<Json> values;
+  for (const Json& value : list != nullptr ? list->items() : std::span(one, 1)) {
+    Json own = canonical(value);
+    if (one == nullptr || own == canonical(*one)) values.push_back(std::move(own));
+  }
+  return values;
+}
+
 // Arrays and objects among the values of an enum become schemas of their own, as the scalars together do. False: there
 // are only scalars.
 bool JsonCompiler::split_values(int32_t id, Choice& choice) {
+  const std::vector<Json> values = values_of(id).value_or(std::vector<Json>());
   const Schema schema = schemas_[static_cast<size_t>(id)];
-  if (schema.ignores_values) return false;
-  std::vector<Json> values;
-  for (const char* key : {"enum", "const"}) {
-    const Json* given = keyword(id, key);
-    if (given == nullptr) continue;
-    const bool is_enum = std::string_view(key) == "enum";
-    if (is_enum && !given->is_array()) refuse(schema, key, "must be an array");
-    std::vector<Json> own =
-        is_enum ? std::vector<Json>(given->items().begin(), given->items().end()) : std::vector<Json>{*given};
-    if (!values.empty()) {  // both
-      std::erase_if(
-          own, [&](const Json& v) { return std::find(values.begin(), values.end(), v) == values.end(); });
-    }
-    values = std::move(own);
-  }
   const auto is_scalar = [](const Json& value) { return !value.is_array() && !value.is_object(); };
   if (std::all_of(values.begin(), values.end(), is_scalar)) return false;
   Json scalars = Json::array();

@@ -77,18 +77,12 @@ bool JsonCompiler::add_literals(int32_t node, const Ids& carriers) {
   Ids base = {kFlat};
   for (const int32_t id : carriers) {
     const Schema schema = schemas_[static_cast<size_t>(id)];
-    for (const char* key : {"enum", "const"}) {
-      const Json* given = schema.ignores_values ? nullptr : keyword(id, key);
-      if (given == nullptr) continue;
-      const bool is_enum = std::string_view(key) == "enum";
-      if (is_enum && !given->is_array()) refuse(schema, key, "must be an array");
-      std::vector<Json> own = is_enum ? std::vector<Json>(given->items().begin(), given->items().end())
-                                      : std::vector<Json>{*given};
+    if (std::optional<std::vector<Json>> own = values_of(id)) {
       if (any) {
         std::erase_if(values,
-                      [&](const Json& v) { return std::find(own.begin(), own.end(), v) == own.end(); });
+                      [&](const Json& v) { return std::find(own->begin(), own->end(), v) == own->end(); });
       } else {
-        values = std::move(own);
+        values = std::move(*own);
       }
       any = true;
     }

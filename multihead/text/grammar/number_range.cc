@@ -67,6 +67,8 @@ Decimal decimal_of(const Json& number) {
   std::string text;
   if (number.is_integer()) {
     text = std::to_string(number.as_int());
+  } else if (!number.digits().empty()) {
+    text = number.digits();
   } else {
     std::string digits(1500, '\0');
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number.as_double(),
@@ -200,6 +202,15 @@ bool NumberRange::has(std::string_view text) const {
   if (used > places) return false;
   digits.append(places - used, '0');
   return meets(side, digits, digits, multiple_of);
+}
+
+// What is finer than a unit counts as the next one away from zero, so that 1e-30 is above 0.
+bool NumberRange::holds(const Json& number) const {
+  const Decimal decimal = decimal_of(number);
+  if (places == 0 && !decimal.fraction.empty()) return false;
+  const Signed unit = unit_of(number, places, !decimal.is_negative, false);
+  const Side& side = unit.is_negative ? negative : positive;
+  return side.exists && meets(side, unit.digits, unit.digits, multiple_of);
 }
 
 }  // namespace multihead::text::grammar

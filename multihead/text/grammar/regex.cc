@@ -68,6 +68,7 @@ class Reader {
       case 'v':
         return one('\v');
       case '0':
+        if (peek() >= '0' && peek() <= '9') fail("\\0 before a digit is not supported; write \\x07 for \\07");
         return one(0);
       case 'x':
         return one(hex(2));
