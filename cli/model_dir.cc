@@ -1,8 +1,11 @@
 #include "cli/model_dir.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "cli/streams.h"
 #include "multihead/generate/defaults.h"
 #include "multihead/io/checkpoint.h"
 #include "multihead/io/file_set.h"
@@ -72,6 +75,21 @@ void save_model_dir(LoadedModel& loaded, const std::string& from, const std::str
                       {"tokenizer_config.json", loaded.tokenizer.config_json()},
                       {io::kGenerationFile, saved_defaults(from, config, loaded.tokenizer)}}},
            to);
+}
+
+void note_pooling(const std::string& from) {
+  bool has_pooling = node_at(io::join(from, "modules.json")) != Node::absent;
+  if (models::is_gguf(from)) {
+    const std::vector<std::string> keys = io::GgufFile(from).keys();
+    has_pooling =
+        std::ranges::any_of(keys, [](const std::string& k) { return k.ends_with(".pooling_type"); });
+  }
+  if (!has_pooling) return;
+  fmt::print(
+      stderr,
+      "note: {} says how texts become vectors, by pooling and what follows it; what is written does not: "
+      "give embed and search --pooling\n",
+      printable(from));
 }
 
 void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& tokenizers,

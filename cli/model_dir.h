@@ -32,6 +32,9 @@ LoadedTranslator load_translator_dir(const std::string& folder);
 void save_translator_dir(models::Seq2Seq& model, const train::PairTokenizers& tokenizers,
                          const std::string& from, const std::string& to);
 
+/// On stderr, if `from` says how texts become vectors, which the language model written from it does not.
+void note_pooling(const std::string& from);
+
 /// Throws InputError "<file>: tensor "x" holds NaN or Inf: <problem>" if the weights of a model folder do.
 void check_weights(const std::string& folder, const std::string& problem);
 /// Throws unless `value` (such as the loss) is finite: InputError naming the weight tensor that holds NaN or

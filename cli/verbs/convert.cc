@@ -4,6 +4,7 @@
 #include "cli/model_dir.h"
 #include "cli/parser.h"
 #include "cli/streams.h"
+#include "multihead/io/gguf.h"
 #include "multihead/io/json.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/nn/module.h"
@@ -37,6 +38,11 @@ class Convert : public Verb {
                               kernels::name(loaded.model.weight_dtype()),
                               ", a form of this library; convert the folder that they were quantised from"));
     }
+    if (models::is_gguf(from_) && io::GgufFile(from_).tensors().contains("dense_2.weight")) {
+      throw InputError(printable(from_) +
+                       ": its matrices after the pooling (dense_2, dense_3) would be lost; embed and "
+                       "search read the file as it is");
+    }
     if (models::is_gguf(to_)) {
       models::save_gguf(loaded.model, to_, type_,
                         text::gguf_vocabulary(loaded.tokenizer, loaded.model.config().vocab_size));
@@ -49,6 +55,7 @@ class Convert : public Verb {
     } else {
       save_model_dir(loaded, from_, to_);
     }
+    if (!common.quiet) note_pooling(from_);
     const int64_t parameters = nn::parameter_count(loaded.model);
     if (common.json) {
       put_json(Json::object({{"out", io::path_to_json(to_)}, {"parameters", parameters}}));

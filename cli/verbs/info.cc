@@ -71,7 +71,8 @@ class Info : public Verb {
       const io::GgufFile file(path);
       std::vector<std::pair<std::pair<size_t, uint64_t>, Stored>> placed;
       for (const auto& [name, t] : file.tensors()) {
-        placed.push_back({{t.part, t.offset}, {name, t.type->name, t.shape, t.numel()}});
+        const std::string type = t.type != nullptr ? t.type->name : concat("type ", t.type_id);
+        placed.push_back({{t.part, t.offset}, {name, type, t.shape, t.numel()}});
       }
       std::sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
       for (auto& [place, stored] : placed) list.push_back(std::move(stored));
@@ -115,18 +116,19 @@ class Info : public Verb {
   }
 
   static Facts facts_of(LoadedModel loaded) {
+    Facts facts = facts_of(loaded.model);
+    facts.tokenizers = {{"tokenizer", loaded.tokenizer}};
+    if (!loaded.model.config().causal) return facts;
     const bool windowed = loaded.model.has_ring();
-    return {models::config_to_json(loaded.model.config()),
-            parameters_of(loaded.model),
-            static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed}))),
-            windowed ? "one text of any length" : "one full context",
-            {{"tokenizer", loaded.tokenizer}},
-            computed_as(loaded.model)};
+    facts.cache_bytes =
+        static_cast<int64_t>(nn::decode_state_bytes(loaded.model.state_options({.ring = windowed})));
+    facts.cached = windowed ? "one text of any length" : "one full context";
+    return facts;
   }
 
-  // The facts of an encoder, which has no cache.
-  template <class Encoder>
-  static Facts facts_of(Encoder model) {
+  // The facts of a model without a cache.
+  template <class Model>
+  static Facts facts_of(Model model) {
     return {models::config_to_json(model.config()), parameters_of(model), 0, {}, {}, computed_as(model)};
   }
 

@@ -158,6 +158,9 @@ class Prune : public Verb {
     const int64_t before = nn::parameter_count(loaded.model);
     if (kv_heads_ > 0) loaded.model = reading([&] { return models::pool_kv_heads(loaded.model, kv_heads_); });
     const models::LanguageModelConfig c = loaded.model.config();
+    if (keep_units_ < 1 && c.block == nn::Block::attention_only) {
+      throw UsageError("--keep-units: the model's layers have no feed-forward units");
+    }
     std::vector<Part> parts = {{"", "", "self_attn.z", c.num_layers, c.num_heads, c.pruned_heads}};
     const models::Importance importance = measure(loaded, common.quiet);
     models::Pruning pruning;
@@ -166,6 +169,7 @@ class Prune : public Verb {
     if (keep_units_ < 1) pruning.units = fewest(importance_at(importance, parts[0], "mlp_post"), keep_units_);
     loaded.model = reading([&] { return models::prune(loaded.model, pruning); });
     save_model_dir(loaded, folder_, out_);
+    if (!common.quiet) note_pooling(folder_);
     const models::LanguageModelConfig& small = loaded.model.config();
     return report(common, parts, before, nn::parameter_count(loaded.model), {c.ffn_dim, small.ffn_dim},
                   models::family_of(small));
@@ -287,7 +291,7 @@ class Prune : public Verb {
                printable(out_), left, all, units.second, units.first, after, before,
                100 * static_cast<double>(after) / static_cast<double>(before));
     if (family.starts_with("multihead"))
-      fmt::print("layers differ in heads: a folder of our own, which transformers does not read\n");
+      fmt::print("no family of transformers has such a model: a folder of our own\n");
     return kDone;
   }
 

@@ -28,6 +28,7 @@ class Quantize : public Verb {
     const std::string_view dtype = kernels::name(loaded.model.weight_dtype());
     if (dtype == "f32") throw UsageError(folder_ + " holds f32 weights; choose a format with --weights");
     save_model_dir(loaded, folder_, out_);
+    if (!common.quiet) note_pooling(folder_);
     const auto bytes = static_cast<int64_t>(loaded.model.weight_bytes());
     const int64_t f32 = 4 * models::matrix_weights(loaded.model.config());
     if (common.json) {

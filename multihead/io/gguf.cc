@@ -1,6 +1,7 @@
 #include "multihead/io/gguf.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -323,7 +324,11 @@ std::vector<int64_t> GgufFile::integers(const std::string& key) const {
   return integers_of(found);
 }
 
-double GgufFile::number(const std::string& key) const { return numbers_of(key, value(key, false))[0]; }
+double GgufFile::number(const std::string& key) const {
+  const double found = numbers_of(key, value(key, false))[0];
+  if (!std::isfinite(found)) fail_kind(key, "finite");
+  return found;
+}
 
 std::vector<double> GgufFile::numbers(const std::string& key) const {
   return numbers_of(key, value(key, true));

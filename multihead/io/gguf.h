@@ -117,7 +117,7 @@ struct GgufContents {
 };
 
 /// Writes a file of version 3, atomically. Throws ValueError (an integer that does not fit; rows that are not
-/// whole blocks; NaN or Inf in a quantised tensor), IoError.
+/// whole blocks; NaN or Inf in a quantised tensor; numbers that are too large for their type), IoError.
 void write_gguf(const std::string& path, const GgufContents& contents);
 
 }  // namespace multihead::io

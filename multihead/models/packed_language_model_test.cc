@@ -257,6 +257,44 @@ TEST(PackedLanguageModelTest, RefusesFilesThatDoNotFitTheConfig) {
   io::TensorMap more = tensors;
   more["other"] = Tensor::zeros({16});
   EXPECT_TRUE(refused(more));
+  for (const char* name : {"other", "layers.0.linear2.weight.q8", "layers.7.linear2.weight.q4"}) {
+    more = tensors;
+    more[name] = Tensor::zeros({16}, Dtype::i32);
+    EXPECT_TRUE(refused(more)) << name;
+  }
+}
+
+TEST(PackedLanguageModelTest, DecodersLeaveOutAPackedOutputLayer) {
+  LanguageModelConfig config = matrix_forms()[2];
+  ASSERT_FALSE(config.tie_embeddings);
+  LanguageModel model = model_of(config);
+  model.pack_weights(WeightDtype::q8);
+  const TemporaryFolder folder;
+  save_language_model(model, folder / "m");
+  EXPECT_FALSE(load_decoder(folder / "m").config().head);
+}
+
+TEST(PackedLanguageModelTest, NoFileIsWrittenOfWeightsThatTheirFormatCannotHold) {
+  const TemporaryFolder folder;
+  for (const WeightDtype dtype : {WeightDtype::q8, WeightDtype::q4}) {
+    LanguageModel model = model_of(matrix_forms()[1]);
+    model.layers[1].feed_forward.fc1.weight.data<float>()[3] = 1e7F;
+    model.pack_weights(dtype);
+    EXPECT_MESSAGE(save_language_model(model, folder / "m"), ValueError, "too large for ");
+    EXPECT_FALSE(std::filesystem::exists(folder / "m/model.safetensors"));
+  }
+}
+
+TEST(PackedLanguageModelTest, GgufFilesAreNotWrittenOfPackedModelsNorOfThoseThatSeeWhatFollows) {
+  const TemporaryFolder folder;
+  LanguageModelConfig config = matrix_forms()[1];
+  LanguageModel packed = model_of(config);
+  packed.pack_weights(WeightDtype::q8);
+  EXPECT_MESSAGE(save_gguf(packed, folder / "m.gguf", "F32", {}), ValueError, "weights are packed in q8");
+  config.causal = false;
+  LanguageModel both_ways = model_of(config);
+  EXPECT_MESSAGE(save_gguf(both_ways, folder / "m.gguf", "F32", {}), ValueError, "see the whole text");
+  EXPECT_FALSE(std::filesystem::exists(folder / "m.gguf"));
 }
 
 }  // namespace

@@ -1,3 +1,7 @@
+#include <map>
+#include <set>
+#include <string>
+
 #include "multihead/core/error.h"
 #include "multihead/core/text/utf8.h"
 #include "multihead/models/files/finite_weights-inl.h"
@@ -47,7 +51,10 @@ io::TensorMap packed_tensors(LanguageModel& model) {
   for (const nn::NamedTensor& p : nn::named_parameters(model)) tensors[p.name] = p.tensor;
   const auto add = [&](const std::string& name, Tensor&, PackedLinear& packed) {
     const bool again = name == "head.weight" && model.config().tie_embeddings;
-    if (packed.defined() && !again) tensors[packed_name(name, packed.dtype())] = packed.packed();
+    if (!packed.defined() || again) return;
+    MH_CHECK(is_finite(packed), ValueError, "save: ", name, " holds numbers that are too large for ",
+             kernels::name(packed.dtype()), ", or NaN; pack the model as bf16, or not at all");
+    tensors[packed_name(name, packed.dtype())] = packed.packed();
   };
   nn::Visitor visitor = nn::Visitor::of_matrices(add);
   model.visit(visitor);
@@ -59,14 +66,18 @@ std::optional<WeightDtype> packed_dtype(const io::SafetensorsFile& file) {
 }
 
 void fill_packed(LanguageModel& model, const io::SafetensorsFile& file, WeightDtype dtype) {
+  std::set<std::string> matrices;
+  model.pack_weights(dtype, [&](const std::string& name, const Tensor& weight) {
+    if (const auto stored = dtype_in(file, name)) matrices.insert(packed_name(name, *stored));
+    return load_packed(file, name, weight);
+  });
   std::map<std::string, Tensor> rest;
   for (const std::string& name : file.names()) {
-    if (file.info(name).dtype == Dtype::i32) continue;
+    const bool is_left_out = !model.config().head && name.starts_with("head.");
+    if (matrices.contains(name) || is_left_out) continue;
     rest[name] = file.load(name);
     check_finite(file.path(), name, rest[name]);
   }
-  model.pack_weights(
-      dtype, [&](const std::string& name, const Tensor& weight) { return load_packed(file, name, weight); });
   nn::load_parameters(nn::named_parameters(model), rest, file.path());
 }
 

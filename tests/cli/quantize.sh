@@ -68,6 +68,15 @@ expect 2 "file \"other.gguf\" exists$sure" "$multihead" convert run other.gguf
 expect 2 "folder \"tok\" holds a tokenizer$sure" "$multihead" quantize run --out tok
 expect 0 '"out": "other.gguf"' "$multihead" convert other other.gguf --overwrite --json --quiet
 expect 0 '"parameters": [0-9]+' "$multihead" convert run tok --overwrite --json
+# What is not kept is said; decoders whose tokens see the whole text have no cache.
+sed 's/"model_type"/"is_causal": false,\n  "model_type"/' other/config.json >other/config.new
+mkdir seeing && cp other/tokenizer* other/model.safetensors seeing && mv other/config.new seeing/config.json
+expect 0 'parameters; f32 weights' "$multihead" info seeing
+expect 2 'see the whole text cannot be written' "$multihead" convert seeing seeing.gguf
+expect 0 'parameters' "$multihead" convert run vectors
+echo '[]' >vectors/modules.json
+expect 0 '^vectors8: q8 weights' "$multihead" quantize vectors --out vectors8 --weights q8
+grep -q '^note: vectors says how texts become vectors' err.txt || fail "no note of a pooling that is lost"
 expect 0 '^q4: q8 weights' "$multihead" quantize run --out q4 --weights q8 --overwrite
 expect 0 '3 of 4 heads' "$multihead" prune run --out q4 --heads 0.0 --overwrite
 mkdir mine && echo mine >mine/config.json

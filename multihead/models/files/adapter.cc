@@ -199,7 +199,9 @@ std::string base_of_adapter(const std::string& folder) {
   const Json* base = json.find("base_model_name_or_path");
   MH_CHECK(base != nullptr && !base->is_null(), FormatError, file, ": base_model_name_or_path is missing");
   const std::string path = io::path_from_json(*base);
-  for (const std::string& candidate : {path, (fs::path(folder).parent_path() / path).string()}) {
+  // "tuned/" and "." lie where "tuned" does.
+  const fs::path beside = fs::absolute(fs::path(folder) / "").lexically_normal().parent_path().parent_path();
+  for (const std::string& candidate : {path, (beside / path).string()}) {
     std::error_code ignored;
     if (!fs::exists(candidate, ignored)) continue;
     MH_CHECK(!is_adapter_folder(candidate), FormatError, file, ": its base model ", quote(path),
@@ -319,7 +321,7 @@ std::vector<std::string> merge_adapter(const std::vector<nn::NamedTensor>& param
   const Places places(map, options.optional_prefix);
   std::vector<Change> changes;
   std::set<size_t> places_changed;
-  std::string problems;
+  std::string problems = tensors.empty() ? "\n  it has none" : "";
   for (const auto& [full, tensor] : tensors) {
     const bool is_low_rank = full.ends_with(kA), is_second = full.ends_with(kB);
     const std::string stem = full.substr(0, full.size() - (is_low_rank || is_second ? kA.size() : 0));

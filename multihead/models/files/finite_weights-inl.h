@@ -11,7 +11,9 @@ namespace multihead::models::detail {
 
 /// Throws FormatError "<file>: tensor "x" holds NaN or Inf" if a floating tensor does.
 void check_finite(const std::string& file, const std::string& name, const Tensor& tensor);
-/// The same of packed weights, by the sum of every row.
+/// By the sum of every row.
+bool is_finite(const nn::PackedLinear& packed);
+/// The same of packed weights.
 void check_finite(const std::string& file, const std::string& name, const nn::PackedLinear& packed);
 
 }  // namespace multihead::models::detail

@@ -37,12 +37,16 @@ void check(bool finite, const std::string& file, const std::string& name) {
 
 }  // namespace
 
+bool is_finite(const nn::PackedLinear& packed) {
+  return is_finite(packed(Tensor::ones({1, packed.in_features()}), {}));
+}
+
 void check_finite(const std::string& file, const std::string& name, const Tensor& tensor) {
   check(is_finite(tensor), file, name);
 }
 
 void check_finite(const std::string& file, const std::string& name, const nn::PackedLinear& packed) {
-  check(is_finite(packed(Tensor::ones({1, packed.in_features()}), {})), file, name);
+  check(is_finite(packed), file, name);
 }
 
 }  // namespace multihead::models::detail

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "multihead/core/error.h"
 #include "multihead/models/files/gguf.h"
 #include "multihead/models/files/hugging_face.h"
@@ -120,6 +122,8 @@ TEST_P(GgufMetadataTest, WhatChangesTheModelIsRefusedByName) {
       {"attn_logit_softcapping", 50.0},
       {"attention.sliding_window", 16},
       {"attention.scale", 0.25},
+      {"attention.layer_norm_rms_epsilon", std::numeric_limits<double>::quiet_NaN()},
+      {"rope.freq_base", std::numeric_limits<double>::infinity()},
       {"attention.value_length", 2},
       {"attention.key_length", 8},
       {"attention.max_alibi_bias", 8.0},

@@ -138,10 +138,23 @@ WeightMap map_of(Model& model, const Family<Config>& family) {
   return family.map(model.config());
 }
 
+// A masked_lm head's output layer is the embeddings, which files may hold again.
+void check_outputs(std::vector<ExtraTensor>& extras, const WeightMap& map, const std::string& prefix) {
+  const auto& words = std::ranges::find(map, "token_embedding.weight", &WeightRule::parameter)->parts[0].name;
+  for (ExtraTensor& e : extras) {
+    for (const char* output : {"decoder.weight", "vocab_projector.weight", "lm_head.weight"})
+      if (!e.problem && e.suffix.ends_with(output)) e = repeated_tensor(e.suffix, words, prefix);
+  }
+}
+
 template <class Model, class Config>
 std::vector<ExtraTensor> extras_of(const Model& model, const Family<Config>& family) {
   std::vector<ExtraTensor> extras;
   if (family.extras != nullptr) extras = family.extras(model.config());
+  if constexpr (std::is_same_v<Model, Encoder>) {
+    if (model.config().head == EncoderHead::masked_lm && family.map != nullptr)
+      check_outputs(extras, family.map(model.config()), family.prefix);
+  }
   if constexpr (std::is_same_v<Model, LanguageModel>) {
     if (model.config().head) return extras;
     LanguageModelConfig whole = model.config();

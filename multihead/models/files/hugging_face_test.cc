@@ -5,10 +5,14 @@
 #include <filesystem>
 
 #include "multihead/core/error.h"
+#include "multihead/core/files.h"
 #include "multihead/core/memory/storage.h"
 #include "multihead/io/json.h"
+#include "multihead/models/files/adapter.h"
 #include "multihead/models/testing-inl.h"
 #include "multihead/ops/shape.h"
+#include "multihead/testing/files.h"
+#include "multihead/testing/matchers.h"
 
 namespace multihead::models {
 namespace {
@@ -405,6 +409,46 @@ TEST(HuggingFaceTest, PositionsBeyondTheFileAreRefusedBeforeMemoryIsTaken) {
   const int64_t before = memory_stats().peak_bytes;
   EXPECT_THROW(load_language_model(folder.path()), FormatError);
   EXPECT_LT(memory_stats().peak_bytes, before + (1 << 20));
+}
+
+TEST(HuggingFaceTest, AMaskedLanguageModelsOutputLayerIsItsEmbeddings) {
+  const TemporaryFolder folder;
+  const fs::path source = kData / "encoders" / "bert_masked_lm";
+  fs::copy(source / "config.json", folder / "config.json");
+  io::TensorMap tensors = io::load_safetensors((source / "model.safetensors").string());
+  Tensor& again = tensors["cls.predictions.decoder.weight"];
+  again = tensors.at("bert.embeddings.word_embeddings.weight").clone();
+  io::save_safetensors(folder / "model.safetensors", tensors);
+  EXPECT_NO_THROW(load_encoder(folder.path()));
+  again.data<float>()[3] += 1;
+  io::save_safetensors(folder / "model.safetensors", tensors);
+  EXPECT_MESSAGE(load_encoder(folder.path()), FormatError,
+                 "cls.predictions.decoder.weight differs from bert.embeddings.word_embeddings.weight");
+}
+
+// An adapter without tensors, of the model "base" beside it.
+void write_adapter(const std::string& folder) {
+  fs::create_directories(folder);
+  io::save_safetensors(folder + "/adapter_model.safetensors", {});
+  write_file_atomically(folder + "/adapter_config.json",
+                        R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"],
+                            "base_model_name_or_path": "base"})");
+}
+
+TEST(HuggingFaceTest, AnAdapterHasTensors) {
+  const TemporaryFolder root;
+  write_adapter(root / "tuned");
+  LanguageModel model = load_language_model((kDecoders / "llama").string());
+  EXPECT_MESSAGE(load_adapter(model, root / "tuned"), FormatError, "it has none");
+}
+
+TEST(HuggingFaceTest, AnAdapterFindsItsModelBesideItHoweverItsPathEnds) {
+  const TemporaryFolder root;
+  write_adapter(root / "tuned");
+  fs::create_directories(root / "base");
+  for (const char* path : {"tuned", "tuned/", "tuned/."}) {
+    EXPECT_TRUE(fs::equivalent(base_of_adapter(root / path), root / "base")) << path;
+  }
 }
 
 }  // namespace
