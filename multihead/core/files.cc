@@ -161,10 +161,19 @@ std::string read_file(const std::string& path, uint64_t limit, Links links) {
   return content;
 }
 
-FileWriter::FileWriter(std::string path, uint32_t mode) : path_(std::move(path)) {
+FileWriter::FileWriter(std::string path, std::optional<uint32_t> mode) : path_(std::move(path)) {
   check_path(path_);
-  descriptor_ = create(path_, static_cast<mode_t>(mode));
+  descriptor_ = create(path_, static_cast<mode_t>(mode.value_or(0666)));
   if (descriptor_ < 0) fail("create", path_, errno);
+  if (!mode) return;
+  struct stat status = {};
+  const bool differs =
+      ::fstat(descriptor_, &status) == 0 && (status.st_mode & 0777) != *mode;  // by the umask
+  if (!differs || ::fchmod(descriptor_, static_cast<mode_t>(*mode)) == 0) return;
+  const int error = errno;
+  close_descriptor(descriptor_);
+  ::unlink(path_.c_str());
+  fail("set the permissions of", path_, error);
 }
 
 FileWriter::~FileWriter() {
@@ -219,7 +228,7 @@ void FileWriter::finish() {
 AtomicFile::Target AtomicFile::target_of(const std::string& path) {
   check_path(path);
   struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) return {path, 0666};
+  if (::stat(path.c_str(), &status) != 0) return {path, {}};
   // Renaming over a device or a pipe would replace it by a file.
   MH_CHECK(S_ISREG(status.st_mode), IoError, "cannot replace ", quote(path, 400), ": it is ",
            S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");

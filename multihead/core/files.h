@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +50,8 @@ std::string read_file(const std::string& path, uint64_t limit = uint64_t{1} << 3
 /// Writes a new file sequentially. Every call is checked; an unfinished file is removed.
 class FileWriter {
  public:
-  /// Creates the file; throws IoError if it exists.
-  explicit FileWriter(std::string path, uint32_t mode = 0666);
+  /// Creates the file, with these permissions or the system's for new ones; throws IoError if it exists.
+  explicit FileWriter(std::string path, std::optional<uint32_t> mode = {});
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -79,7 +80,7 @@ class FileWriter {
 
 /// Replaces or creates `path`: a temporary file beside it is filled, flushed and renamed. After a failure or
 /// a crash at any point `path` holds the old content or the new, never a mixture. A symbolic link is
-/// kept and its target replaced. Without commit the temporary file is removed.
+/// kept and its target replaced, with the permissions it had. Without commit the temporary file is removed.
 /// Throws    IoError with path and the system's reason
 class AtomicFile {
  public:
@@ -90,7 +91,7 @@ class AtomicFile {
  private:
   struct Target {
     std::string path;
-    uint32_t mode;
+    std::optional<uint32_t> mode;  // of the file that is replaced
   };
   static Target target_of(const std::string& path);
   explicit AtomicFile(Target target);

@@ -100,14 +100,16 @@ TEST(FilesTest, WhatFillThrowsLeavesTheOldFile) {
 TEST(FilesTest, ReplacingKeepsPermissionsAndLinks) {
   const TemporaryFolder folder;
   put(folder / "x", "old");
-  ::chmod((folder / "x").c_str(), 0640);
   fs::create_symlink("x", folder / "link");
-  write_file_atomically(folder / "link", "new");
-  EXPECT_TRUE(fs::is_symlink(folder / "link"));
-  EXPECT_EQ(read_file(folder / "x"), "new");
-  struct stat status = {};
-  ::stat((folder / "x").c_str(), &status);
-  EXPECT_EQ(status.st_mode & 0777, 0640u & ~0022u);
+  for (const mode_t mode : {0640, 0666, 0600}) {
+    ::chmod((folder / "x").c_str(), mode);
+    write_file_atomically(folder / "link", "new");
+    EXPECT_TRUE(fs::is_symlink(folder / "link"));
+    EXPECT_EQ(read_file(folder / "x"), "new");
+    struct stat status = {};
+    ::stat((folder / "x").c_str(), &status);
+    EXPECT_EQ(status.st_mode & 0777, mode);
+  }
 }
 
 TEST(FilesTest, RefusesToReplaceWhatIsNotAFile) {

@@ -59,6 +59,21 @@ TEST(FileSetTest, IsReplacedAsAWhole) {
   EXPECT_THAT(names_in(folder / "m"), ElementsAre("notes.txt"));
 }
 
+TEST(FileSetTest, NewFilesHaveThePermissionsOfTheOldOnes) {
+  const TemporaryFolder folder;
+  save(folder / "m", "old");
+  const std::string weights = folder / "m/model.safetensors", config = folder / "m/config.json";
+  ::chmod(weights.c_str(), 0600), ::chmod(config.c_str(), 0666);
+  save(folder / "m", "new");
+  const auto mode = [](const std::string& path) {
+    struct stat status = {};
+    ::stat(path.c_str(), &status);
+    return status.st_mode & 0777;
+  };
+  EXPECT_EQ(mode(weights), 0600u);
+  EXPECT_EQ(mode(config), 0666u);
+}
+
 TEST(FileSetTest, SetsShareAManifest) {
   const TemporaryFolder folder;
   save_files(folder.path(), {"a", "b"}, [](DirectoryWriter& w) { w.write("a", "1"), w.write("b", "2"); });
