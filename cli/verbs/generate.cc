@@ -174,8 +174,12 @@ class Generate : public Verb {
             }};
   }
 
-  void set_draft(const LoadedModel& loaded) {
+  void set_draft(const CommonOptions& common, const LoadedModel& loaded, int64_t length) {
     if (draft_.empty()) return;
+    if (plan_generate(loaded.model, samples_, length, options_).window > 0 && !common.quiet) {
+      std::fputs("note: --draft saves no time: each layer of this model keeps its window of keys alone\n",
+                 stderr);
+    }
     if (draft_ == "lookup") {
       options_.draft = prompt_lookup();
       return;
@@ -191,7 +195,7 @@ class Generate : public Verb {
     const std::vector<int32_t> ids = loaded.tokenizer.encode(prompt, {.parse_special = special_});
     check_rules(options_, loaded.model.config().vocab_size);  // before the prompt is shown
     check_length(loaded.model, std::ssize(ids), options_);
-    set_draft(loaded);
+    set_draft(common, loaded, std::ssize(ids));
     const bool streams = samples_ == 1 && !common.json;
     const text::DecodeOptions decode = {.skip_special = !special_, .continued = true};
     TextStream stream(put_output, loaded.tokenizer, decode, stops_);

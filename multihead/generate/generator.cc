@@ -87,6 +87,8 @@ Generator::Generator(const models::LanguageModel& model, const GeneratorOptions&
   if (carries_) options_.cached_prompts = 0;
   if (!options.prefix_folder.empty()) {
     folder_.emplace(options.prefix_folder, model, uint64_t{1} << 30, options.on_problem);
+    if (plan.window > 0 && options.on_problem)
+      options.on_problem("prompts are not cached: each layer of this model keeps its window of keys alone");
   }
 }
 

@@ -17,8 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-models::LanguageModel seeded_model(uint64_t seed = 1) {
+models::LanguageModel seeded_model(uint64_t seed = 1, int64_t window = 0) {
   models::LanguageModelConfig c;
+  c.window = window, c.positions = window > 0 ? models::Positions::rotary : c.positions;
   c.vocab_size = 31, c.context = 400, c.num_layers = 2, c.num_heads = 2, c.embed_dim = 16, c.init_std = 0.3;
   Rng rng(seed);
   return {c, rng};
@@ -181,6 +182,17 @@ TEST_F(PrefixFolderTest, AFolderThatFailsIsDoneWithout) {
   expect_note(path_ + "/file/below", "cannot be created");
   const FailingCalls full(FailingCalls::Kind::write, 0, ENOSPC);
   expect_note(path_, "No space left on device");
+}
+
+TEST_F(PrefixFolderTest, AModelOfWindowsSaysThatItCachesNothing) {
+  const auto m = seeded_model(1, 8);
+  std::vector<std::string> heard;
+  const GeneratorOptions own = {.prefix_folder = path_,
+                                .on_problem = [&](const std::string& message) { heard.push_back(message); }};
+  generate(m, {prompt(3000, 3, 1)}, {.max_new_tokens = 5}, own);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_NE(heard[0].find("keeps its window of keys alone"), std::string::npos) << heard[0];
+  EXPECT_EQ(files(), 0);
 }
 
 TEST_F(PrefixFolderTest, AGeneratorUsesIt) {

@@ -312,9 +312,10 @@ bool ToolCallParser::read_call(std::vector<Event>& events) {
   if (is_closed && kClose.starts_with(rest)) return false;
   const PartialCall call = read_object(rest);
   if (call.is_wrong && !is_named_) {
-    buffer_ = held_ + buffer_;
+    // No call, but one may follow, however the text is cut in pieces.
+    if (row.trigger.empty()) buffer_ = held_ + buffer_;
+    if (!row.trigger.empty() && !held_.empty()) events.push_back({.content = held_});
     held_.clear();
-    if (!row.trigger.empty()) events.push_back({.content = std::exchange(buffer_, "")});
     in_call_ = false;
     return !buffer_.empty();
   }

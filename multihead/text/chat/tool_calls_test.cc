@@ -54,6 +54,8 @@ TEST(ToolCallParserTest, SplitsTextAndCallsHoweverTheyCome) {
        "I see." + fa + gb},
       {ToolStyle::hermes, true, a + "\n</tool_call>", fa},
       {ToolStyle::hermes, false, "<tool_call>\nnot so</tool_call>", "<tool_call>\nnot so</tool_call>"},
+      {ToolStyle::hermes, false, "<tool_call>no</tool_call>\n<tool_call>" + a + "</tool_call>",
+       "<tool_call>no</tool_call>" + fa},
       {ToolStyle::hermes, false, "<tool_call>\n{\"name\": \"f\", \"arg",
        "<tool_call>\n{\"name\": \"f\", \"arg"},
       {ToolStyle::hermes, false, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1", "|f({\"x\": 1)"},
