@@ -156,6 +156,7 @@ class Search : public Verb {
       const double size = std::sqrt(product(row, row)),
                    expected = std::sqrt(product(made.data<float>(), made.data<float>())),
                    cosine = product(row, made.data<float>()) / (size * expected);
+      if (size == 0 && expected == 0) continue;  // a line without tokens
       if (!(cosine >= 1 - slack) || !(std::abs(size - expected) <= 10 * slack * expected)) {
         throw InputError(concat(index_, ": row ", at + 1, " is not the vector of line ", data.lines[at],
                                 " of ", data_, " (cosine ", cosine, ", length ", size, ", not ", expected,

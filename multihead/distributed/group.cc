@@ -48,6 +48,7 @@ void Group::sendrecv(int to, std::span<const std::byte> out, int from, std::span
 
 // A binomial tree: after step k, the 2^(k+1) ranks from the root on have the data.
 void Group::broadcast(int root, std::span<std::byte> data) {
+  MH_CHECK(root >= 0 && root < size_, ValueError, "group: no rank ", root, " of ", size_);
   const int place = (rank_ - root + size_) % size_;
   for (int stride = 1; stride < size_; stride *= 2) {
     if (place < stride && place + stride < size_) {

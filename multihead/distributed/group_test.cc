@@ -74,6 +74,7 @@ TEST(GroupTest, BroadcastAndGatherFromEveryRoot) {
         ASSERT_EQ(texts.size(), static_cast<size_t>(group.size()));
         for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(texts[i].size(), i);
       }
+      for (const int root : {-1, group.size()}) EXPECT_THROW(group.broadcast_text(root, "a"), ValueError);
     });
   }
 }

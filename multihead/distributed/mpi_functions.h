@@ -18,7 +18,7 @@ struct MpiFunctions {
   /// Null: failed.
   void* (*isend)(const void* data, int bytes, int to, int tag, int channel);
   void* (*irecv)(void* data, int bytes, int from, int tag, int channel);
-  /// 1: done, and the request is gone. 0: under way. -1: failed, and the request is gone.
+  /// 1: done, and the request is gone. 0: under way. Also gone: -1 failed, -2 received another number of bytes.
   int (*test)(void* request);
   /// Gives up a request.
   void (*cancel)(void* request);

@@ -35,6 +35,8 @@ class MpiMessage final : public Message {
       const int state = mpi_.test(requests_.back());
       if (state == 0) return false;
       requests_.pop_back();
+      MH_CHECK(state != -2, ValueError, "group: rank ", peer_,
+               " sent another number of bytes than this rank expects");
       if (state < 0) lost();
     }
     return true;

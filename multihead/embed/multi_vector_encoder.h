@@ -59,7 +59,7 @@ class MultiVectorEncoder {
   void read_modules(const std::string& folder);
   void read_pylate(const std::string& folder);
   void read_stanford(const std::string& folder);
-  void read_lengths(const std::string& folder);
+  void read_lengths(const std::string& folder, bool adds_vectors);
   void read_mask(const std::string& folder);
   void skip_words(const std::vector<std::string>& words);
   void set_expansion(int64_t length, bool cuts, bool is_attended, const std::string& token);

@@ -209,6 +209,9 @@ TEST(MultiVectorEncoderTest, RefusesWhatItDoesNotKnow) {
   folder.expand("false");
   EXPECT_THAT(error("sentence_bert_config.json", R"({"query_expansion": {"strategy": "min"}})"),
               HasSubstr("length"));
+  EXPECT_THAT(error("modules.json", R"([{"type": "sentence_transformers.models.Transformer", "path": ""},
+                                        {"type": "sentence_transformers.models.Dense", "path": "1"}])"),
+              HasSubstr("needs the module MultiVectorMask"));
   EXPECT_THROW(
       MultiVectorEncoder::load(folder.path).encode(kColbertTexts, TextTask::query, {.truncate_dim = 2}),
       ValueError);

@@ -227,7 +227,7 @@ AttentionRun look(const LanguageModel& model, const NamedTokens& tokens, const L
   if (look.measures && (rotary || !config.qk_norm) && config.unrotated_every == 0) {
     stack.view.neurons = plan_neurons(stack.view, config.num_heads / config.num_kv_heads, config.head_dim,
                                       config.scale_dim > 0 ? config.scale_dim : config.head_dim);
-    if (config.attention_scale > 0) stack.view.neurons->scale = config.attention_scale;
+    if (stack.view.neurons && config.attention_scale > 0) stack.view.neurons->scale = config.attention_scale;
   }
   nn::Points points;
   change(points, look, config, std::ssize(ids));

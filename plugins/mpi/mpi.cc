@@ -14,37 +14,55 @@ char library[MPI_MAX_LIBRARY_VERSION_STRING];
 bool is_ours = false;  // a host program, such as mpi4py, finalises what it has initialised
 MpiFunctions functions;
 
-// MPI_Request is a pointer here and an integer there.
+struct Request {
+  MPI_Request handle;  // a pointer here and an integer there
+  int wanted;          // bytes; -1: it sends
+};
+
 template <class Start>
-void* started(Start&& start) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  return start(&request) == MPI_SUCCESS ? new MPI_Request(request) : nullptr;
+void* started(int wanted, Start&& start) {
+  MPI_Request handle = MPI_REQUEST_NULL;
+  return start(&handle) == MPI_SUCCESS ? new Request{handle, wanted} : nullptr;
 }
 
 void* start_send(const void* data, int bytes, int to, int tag, int channel) {
-  return started([&](MPI_Request* request) {
+  return started(-1, [&](MPI_Request* request) {
     return MPI_Isend(data, bytes, MPI_BYTE, to, tag, channels[channel], request);
   });
 }
 
 void* start_recv(void* data, int bytes, int from, int tag, int channel) {
-  return started([&](MPI_Request* request) {
+  return started(bytes, [&](MPI_Request* request) {
     return MPI_Irecv(data, bytes, MPI_BYTE, from, tag, channels[channel], request);
   });
 }
 
+bool is_too_long(int error) {
+  int kind = MPI_SUCCESS;
+  MPI_Error_class(error, &kind);
+  return kind == MPI_ERR_TRUNCATE;
+}
+
+bool is_too_short(const MPI_Status& status, int wanted) {
+  int got = 0;
+  return wanted >= 0 && MPI_Get_count(&status, MPI_BYTE, &got) == MPI_SUCCESS && got != wanted;
+}
+
 int test(void* request) {
-  auto* const own = static_cast<MPI_Request*>(request);
+  auto* const own = static_cast<Request*>(request);
+  const int wanted = own->wanted;
   int done = 0;
-  const bool failed = MPI_Test(own, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS;
-  if (failed || done != 0) delete own;
-  return failed ? -1 : done;
+  MPI_Status status;
+  const int error = MPI_Test(&own->handle, &done, &status);
+  if (error != MPI_SUCCESS || done != 0) delete own;
+  if (error != MPI_SUCCESS) return is_too_long(error) ? -2 : -1;
+  return done != 0 && is_too_short(status, wanted) ? -2 : done;
 }
 
 void cancel(void* request) {
-  auto* const own = static_cast<MPI_Request*>(request);
-  MPI_Cancel(own);
-  MPI_Request_free(own);
+  auto* const own = static_cast<Request*>(request);
+  MPI_Cancel(&own->handle);
+  MPI_Request_free(&own->handle);
   delete own;
 }
 

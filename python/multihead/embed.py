@@ -100,6 +100,14 @@ def _from_folder(cls, path, options):
     return cls(path, **options)
 
 
+def _texts(sentences):
+    """A list of texts, and whether there was one alone."""
+    if isinstance(sentences, Mapping):
+        raise TypeError("encode: sentences must be a str or a list of them, got a dict; its values are list(texts.values())")
+    single = isinstance(sentences, str)
+    return [sentences] if single else list(sentences), single
+
+
 def _check_width(truncate_dim):
     if truncate_dim is not None and truncate_dim < 1:
         raise ValueError(f"SentenceEncoder: truncate_dim must be positive, got {truncate_dim}")
@@ -146,8 +154,7 @@ class SentenceEncoder(_TextEncoder):
             raise ValueError(f"SentenceEncoder: output_value must be 'sentence_embedding', got {output_value!r}")
         _only("SentenceEncoder", device=(device, "cpu"))
         _check_width(truncate_dim)
-        single = isinstance(sentences, str)
-        texts = [sentences] if single else list(sentences)
+        texts, single = _texts(sentences)
         route = self._route(task)
         own = route.default_prompt_name  # an adapter's
         prompt = self._chosen(prompt, prompt_name, (own if own != self._encoder.default_prompt_name else None) or self.default_prompt_name)
@@ -241,8 +248,7 @@ class SparseEncoder(_TextEncoder):
         import numpy as np
 
         _only("SparseEncoder", device=(device, "cpu"))
-        single = isinstance(sentences, str)
-        texts = [sentences] if single else list(sentences)
+        texts, single = _texts(sentences)
         prompt = self._chosen(prompt, prompt_name, self.default_prompt_name)
         ends, columns, values = self._encoder.encode(texts, prompt=prompt, max_active=max_active_dims or self.max_active_dims or 0,
                                                      **self._work(batch_size, show_progress_bar))
@@ -305,8 +311,7 @@ class MultiVectorEncoder(_TextEncoder):
         _only("MultiVectorEncoder", device=(device, "cpu"), convert_to_numpy=(convert_to_numpy, "True"))
         if task not in (None, "query", "document"):
             raise ValueError(f"MultiVectorEncoder: task must be 'query', 'document' or None, got {task!r}")
-        single = isinstance(sentences, str)
-        texts = [sentences] if single else list(sentences)
+        texts, single = _texts(sentences)
         prompt = self._chosen(prompt, prompt_name, self.default_prompt_name)
         vectors, ends = self._encoder.encode(texts, task=task or "none", prompt=prompt, normalize=normalize_embeddings or None,
                                              **self._work(batch_size, show_progress_bar))
@@ -340,7 +345,8 @@ def nearest(queries: Any, corpus: Any, count: int = 10, similarity: str = "dot")
     if isinstance(corpus, (list, tuple)) and len(corpus) > 0 and getattr(corpus[0], "ndim", 1) == 2:
         if similarity not in ("dot", "maxsim"):
             raise ValueError(f"nearest: texts of several vectors are compared by 'maxsim', got {similarity!r}")
-        return nearest_multi_vector(*_joined(_as_list(queries)), *_joined(corpus), count)
+        queries = _as_list(queries)
+        return nearest_multi_vector(*_joined(queries), *_joined(corpus), count) if queries else []
     return nearest_dense(_as_tensor(queries), _as_tensor(corpus), count, similarity)
 
 

@@ -28,8 +28,15 @@ assert group.broadcast(b"from %d" % group.rank, root=group.size - 1) == b"from %
 assert group.gather(bytes([group.rank])) == ([bytes([r]) for r in range(group.size)] if group.rank == 0 else [])
 if group.rank == 0 and group.size > 1:
     group.send(1, b"abc")
+    group.send(1, b"abc"), group.send(1, b"abcd")
 if group.rank == 1:
     assert group.recv(0, 3) == b"abc"
+    for expected in (4, 3):
+        try:
+            group.recv(0, expected)
+            raise SystemExit("a message of another size was taken")
+        except ValueError as error:
+            assert "another number of bytes" in str(error)
 group.barrier()
 {after}
 """
@@ -63,6 +70,10 @@ def test_a_process_alone_is_a_group_of_one():
     assert group.gather(b"a") == [b"a"] and group.broadcast(b"b") == b"b"
     with pytest.raises(ValueError, match="no peer 1"):
         group.send(1, b"a")
+    with pytest.raises(ValueError, match="no rank 1"):
+        group.broadcast(b"a", root=1)
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        group.recv(0, -1)
 
 
 @pytest.mark.skipif(not (PLUGIN and MPIRUN), reason="no Open MPI, or no plugin for it (MULTIHEAD_MPI_PLUGIN)")

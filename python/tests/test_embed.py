@@ -135,6 +135,9 @@ def test_pairs_have_types(folder):
 def test_nearest(folder):
     vectors = np.eye(4, dtype=np.float32)[[3, 1, 0]]
     assert mh.embed.nearest(np.eye(4, dtype=np.float32)[:1], vectors, 2) == [[(2, 1.0), (0, 0.0)]]
+    assert mh.embed.nearest([], [vectors, vectors]) == []
+    with pytest.raises(TypeError, match="got a dict"):
+        mh.SentenceEncoder(folder).encode({"a": "the cat"})
 
 
 def test_an_encoder_is_trained(folder):

@@ -297,12 +297,13 @@ def interrupt_after(seconds):
     threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 
 
-def test_interrupts_end_generation_within_a_second():
-    model = tiny()
+@pytest.mark.parametrize("work", ["generate", "logprobs"])
+def test_interrupts_end_generation_within_a_second(work):
+    model = tiny() if work == "generate" else tiny(vocab_size=2000, context=512)
     interrupt_after(0.2)
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        model.generate([1], max_new_tokens=10_000_000)
+        model.generate([1], max_new_tokens=10_000_000) if work == "generate" else model.logprobs([[1] * 512] * 1000)
     assert time.monotonic() - begin < 1.5
 
 

@@ -68,6 +68,11 @@ expect 3 'stdin: its lines end in CR alone' bash -c 'printf "text\ra mat\rthe ca
 expect 0 '' bash -c 'printf "PAR1 is a mat\n" | "$1" embed model --data - --out -' bash "$multihead"
 expect 3 'stdin: its lines end in CR alone' bash -c '"$1" search model --data texts.txt <old.txt' bash "$multihead"
 expect 1 'nowhere' "$multihead" search model --data texts.txt --query "a mat" --index nowhere/x.npy
+# A line without tokens has a vector of zeros, which is that line's when the index is read again.
+make_text >text.txt
+"$multihead" train lm "${small[@]}" --data text.txt --out decoder >/dev/null 2>&1 || fail "training a decoder"
+printf '\nthe cat\n' >blank.txt
+for _ in 1 2; do expect 0 '^0.000 +1' "$multihead" search decoder --data blank.txt --index blank.npy --query "the cat" --quiet; done
 cp -r model mixed && seq 400 >>mixed/vocab.txt
 expect 3 '^multihead: mixed: the tokenizer has 413 tokens, the model expects [0-9]+; they do not match' "$multihead" embed mixed --data texts.txt --out -
 mkdir folder.npy

@@ -1,5 +1,7 @@
 // How folders of multi-vector models are written: by sentence-transformers, by PyLate, by Stanford's ColBERT.
 
+#include <algorithm>
+
 #include "multihead/core/error.h"
 #include "multihead/core/text/json.h"
 #include "multihead/embed/modules/folder-inl.h"
@@ -52,7 +54,12 @@ std::string text_of(const Json& json, const char* key, const char* missing, cons
 
 MultiVectorEncoder MultiVectorEncoder::load(const std::string& folder, nn::WeightDtype weights) {
   Prompts prompts = detail::read_prompts(folder, {"MultiVectorEncoder", "ColBERT"});
-  const std::string model = detail::read_modules(folder)[0].path;
+  const std::vector<detail::Module> modules = detail::read_modules(folder);
+  const std::string model = modules[0].path;
+  // PyLate and Stanford's ColBERT have no such module.
+  const bool has_mask =
+      modules.size() == 1 || detail::is_pylate(detail::read_json(folder, kMultiVectorConfig)) ||
+      std::ranges::any_of(modules, [](const auto& module) { return module.kind == "MultiVectorMask"; });
   TextModel text_model = TextModel::load(model, weights);
   const int64_t context = text_model.context();
   MultiVectorEncoder loaded(std::move(text_model), text::Tokenizer::load(models::tokenizer_folder(model)));
@@ -61,7 +68,7 @@ MultiVectorEncoder MultiVectorEncoder::load(const std::string& folder, nn::Weigh
   detail::check_transformer(model, loaded.tokenizer_, "feature-extraction",
                             {"query_length", "document_length", "query_expansion"});
   loaded.read_modules(folder);
-  loaded.read_lengths(model);
+  loaded.read_lengths(model, has_mask);
   for (const int64_t length : {loaded.query_length_, loaded.document_length_,
                                loaded.expansion_ ? loaded.expansion_->length : int64_t{0}}) {
     MH_CHECK(length <= context, FormatError, folder, ": texts of ", length,
@@ -97,7 +104,7 @@ void MultiVectorEncoder::read_modules(const std::string& folder) {
 }
 
 // sentence_bert_config.json's lengths and query_expansion, which come before what PyLate wrote.
-void MultiVectorEncoder::read_lengths(const std::string& folder) {
+void MultiVectorEncoder::read_lengths(const std::string& folder, bool adds_vectors) {
   constexpr const char* kFile = "sentence_bert_config.json";
   if (const auto length = detail::read_length(folder, kFile, "query_length")) query_length_ = *length;
   if (const auto length = detail::read_length(folder, kFile, "document_length")) document_length_ = *length;
@@ -115,6 +122,9 @@ void MultiVectorEncoder::read_lengths(const std::string& folder) {
                 config.boolean_or("attend", false),
                 token == nullptr || token->is_null() ? "" : config.string_or("token", ""));
   config.refuse_unknown();
+  MH_CHECK(adds_vectors || expansion_->is_attended, FormatError, folder, "/", kFile,
+           ": query_expansion with attend false needs the module MultiVectorMask, without which the added "
+           "tokens have no vectors");
 }
 
 void MultiVectorEncoder::set_expansion(int64_t length, bool cuts, bool is_attended,

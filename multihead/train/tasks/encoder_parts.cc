@@ -77,7 +77,8 @@ void freeze_all_but(models::Encoder& model, const std::vector<std::string>& name
 
 namespace {
 
-// tokenizer_config.json with the roles that encoders have besides those of other models.
+// tokenizer_config.json with the roles that encoders have besides those of other models, last and in this order: so the
+// file is the same again where the tokenizer is a checkpoint's, which has them.
 std::string config_of(const text::Tokenizer& tokenizer) {
   Json config = Json::parse(tokenizer.config_json());
   const std::tuple<const char*, const char*, const char*> roles[] = {{"cls_token", "[CLS]", "<s>"},
@@ -86,9 +87,12 @@ std::string config_of(const text::Tokenizer& tokenizer) {
                                                                      {"pad_token", "[PAD]", "<pad>"},
                                                                      {"unk_token", "[UNK]", "<unk>"}};
   for (const auto& [role, bert, roberta] : roles) {
-    for (const char* token : {bert, roberta}) {
-      if (!config.contains(role) && tokenizer.id(token)) config[role] = token;
+    std::string token = config.contains(role) ? config.at(role).as_string() : "";
+    for (const char* name : {bert, roberta}) {
+      if (token.empty() && tokenizer.id(name)) token = name;
     }
+    config.erase(role);
+    if (!token.empty()) config[role] = token;
   }
   return config.dump(2) + "\n";
 }

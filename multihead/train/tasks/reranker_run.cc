@@ -179,7 +179,7 @@ Tensor list_loss(const Tensor& logits, const RankedPairs& pairs, const std::vect
           static_cast<float>(std::exp(static_cast<double>(scores[static_cast<size_t>(i)] - best)) / total);
     }
   }
-  const Tensor all = concat({logits, Tensor::full({1, 1}, kFar)}, 0);
+  const Tensor all = concat({cast(logits, Dtype::f32), Tensor::full({1, 1}, kFar)}, 0);
   const Tensor lists = reshape(embedding(all, Tensor::of<int64_t>({count * width}, places)), {count, width});
   return scale(sum(mul(wanted, log_softmax(lists))), -1 / static_cast<double>(count));
 }

@@ -69,6 +69,16 @@ TEST_F(RerankerRunTest, TheBestMayBeThatOfTheBestRanking) {
   EXPECT_GE(merit("mrr", 0, summary.progress.best_figures), 0.5);
 }
 
+TEST_F(RerankerRunTest, EveryLossLearnsInBf16) {
+  for (const RankingLoss loss : {RankingLoss::pairs, RankingLoss::lists}) {
+    RerankerRun r = run("a");
+    r.overwrite = true;
+    r.settings.ranking = loss, r.settings.precision = Precision::bf16;
+    const RerankerSummary summary = train_reranker(r);
+    EXPECT_LT(summary.kept_loss, summary.progress.first_loss);
+  }
+}
+
 TEST_F(RerankerRunTest, AnInterruptedRunGoesOnBitForBit) {
   for (const RankingLoss loss : {RankingLoss::pairs, RankingLoss::lists}) {
     RerankerRun r = run("");

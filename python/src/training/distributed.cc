@@ -44,6 +44,7 @@ void bind_distributed(nb::module_& m) {
       .def(
           "recv",
           [](Group& group, int source, int64_t size) {
+            MH_CHECK(size >= 0, ValueError, "recv: size must be at least 0, got ", size);
             std::string data(static_cast<size_t>(size), '\0');
             unlocked([&] {
               group.recv(source, std::as_writable_bytes(std::span(data)));
