@@ -222,7 +222,7 @@ kill -HUP "$first"
 wait "$first"
 [[ $? -eq 129 ]] || fail "SIGHUP should end a run with 129"
 compgen -G 'closing/checkpoint-*' >/dev/null || fail "SIGHUP should leave a checkpoint"
-"$multihead" train lm --data text.txt --out vanishing --context 16 --steps 100000 --quiet --eval-every 0 --save-every 50 >/dev/null 2>vanishing.txt &
+"$multihead" train lm --data text.txt --out vanishing --context 16 --steps 100000 --quiet --eval-every 0 --save-every 15 >/dev/null 2>vanishing.txt &
 first=$!
 for _ in $(seq 100); do [[ -e vanishing/metrics.jsonl ]] && break || sleep 0.1; done
 mv vanishing vanished

@@ -194,6 +194,7 @@ TEST(ScoreModTest, IsCalledForRowsAndKeysThatExist) {
     const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
     for (const int64_t queries : {1, 2, 5, 15, 16, 17, 37, 70, 130}) {
       for (const int64_t keys : {1, 7, 20, 37, 130, 300}) {
+        if (testing::kSanitized && (queries + keys) % 3 == 0) continue;
         const auto inside = [=](ScoreIndex at) {
           if (at.row < 0 || at.row >= queries || at.key < 0 || at.key >= keys || at.batch < 0 ||
               at.batch >= 2 || at.head < 0 || at.head >= 4 || at.query != at.row + keys - queries) {
