@@ -151,6 +151,9 @@ TEST(LengthsTest, WordsOfAnExpressionAreNotThoseOfTheWhitespaceStep) {
   ASSERT_TRUE(known_pattern(R"(\w+|[^\w\s]+)"));
   EXPECT_THAT(pieces_of(known_pattern(R"(\w+|[^\w\s]+)")->kind, text),
               ElementsAre("a", "\u200D", "b\u00B2", " ", "c"));
+  // To Oniguruma, by which tokenizers cuts, these numbers belong to both classes.
+  EXPECT_THAT(pieces_of(SplitRule::Kind::regex_words, "<\u00B2> <\u00BDa \u00B9<"),
+              ElementsAre("<\u00B2>", " ", "<\u00BD", "a", " ", "\u00B9", "<"));
 }
 
 }  // namespace

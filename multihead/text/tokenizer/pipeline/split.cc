@@ -311,17 +311,22 @@ Stretch white_or(const SplitRule&, std::string_view text, size_t begin) {
 bool is_word_of_rust(const Char& c) { return c.code_point >= 0 && is_word_character(c.code_point); }
 
 // The expressions of a file are Oniguruma's. Found by comparing every code point with tokenizers 0.23.
+bool is_latin_number(int32_t x) { return x == 0xB2 || x == 0xB3 || x == 0xB9 || (x >= 0xBC && x <= 0xBE); }
 bool is_word_of_oniguruma(const Char& c) {
-  const int32_t x = c.code_point;
-  const bool is_joiner = x == 0x200C || x == 0x200D;
-  const bool is_latin_number = x == 0xB2 || x == 0xB3 || x == 0xB9 || (x >= 0xBC && x <= 0xBE);
-  return is_latin_number || (is_word_of_rust(c) && !is_joiner);
+  const bool is_joiner = c.code_point == 0x200C || c.code_point == 0x200D;
+  return is_latin_number(c.code_point) || (is_word_of_rust(c) && !is_joiner);
 }
 
-template <bool (*is_word)(const Char&)>
+bool is_symbol_of_rust(const Char& c) { return !is_word_of_rust(c); }
+// Its [^\w] has those numbers, too.
+bool is_symbol_of_oniguruma(const Char& c) {
+  return is_latin_number(c.code_point) || !is_word_of_oniguruma(c);
+}
+
+template <bool (*is_word)(const Char&), bool (*is_symbol)(const Char&)>
 size_t word_end(std::string_view text, const Char& first, size_t /*begin*/) {
-  const bool in_word = is_word(first);
-  return skip_while(text, first.end, [&](const Char& c) { return !is_blank(c) && is_word(c) == in_word; });
+  const auto goes_on = is_word(first) ? is_word : is_symbol;
+  return skip_while(text, first.end, [&](const Char& c) { return !is_blank(c) && goes_on(c); });
 }
 
 size_t clip_end(std::string_view text, const Char& first, size_t begin) {
@@ -365,7 +370,7 @@ using Kind = SplitRule::Kind;
 constexpr Stretch (*kCuts[])(const SplitRule&, std::string_view, size_t) = {
     // byte pairs, digits, words
     whole<gpt2_end>, whole<llama3_end<false>>, each_one<is_digit>, each_run<is_digit>,
-    white_or<word_end<is_word_of_rust>>, white_or<clip_end>,
+    white_or<word_end<is_word_of_rust, is_symbol_of_rust>>, white_or<clip_end>,
     // white space, punctuation, numbers
     each_one<is_blank>, each_run<is_blank>, each_one<is_ascii_digit>, bert_stretch, each_one<is_mark>,
     number_runs,
@@ -379,7 +384,7 @@ constexpr Stretch (*kCuts[])(const SplitRule&, std::string_view, size_t) = {
     // not by a regular expression
     text_stretch,
     // later ones
-    white_or<word_end<is_word_of_oniguruma>>};
+    white_or<word_end<is_word_of_oniguruma, is_symbol_of_oniguruma>>};
 static_assert(std::size(kCuts) == static_cast<size_t>(Kind::regex_words) + 1);
 
 struct KnownPattern {
