@@ -33,7 +33,8 @@ struct GeneratorOptions {
   /// If not empty: prompts are kept and looked for in this folder too (prefix_folder.h), whatever
   /// `cached_prompts` says.
   std::string prefix_folder = {};
-  /// Hears why prefix_folder is not used, if it cannot be read or written; generation goes on.
+  /// Hears why prefix_folder is not used, if it cannot be read or written, or if every layer has a window, whose state
+  /// drops the keys of a prompt's beginning; generation goes on.
   std::function<void(const std::string& message)> on_problem = {};
 };
 

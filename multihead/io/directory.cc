@@ -1,5 +1,7 @@
 #include "multihead/io/directory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -140,12 +142,18 @@ const ManifestEntry* Manifest::find(std::string_view name) const {
   return nullptr;
 }
 
+std::optional<uint32_t> DirectoryWriter::permissions(const std::string& name) const {
+  struct stat status = {};
+  if (replaced_.empty() || ::lstat(join(replaced_, name).c_str(), &status) != 0) return {};
+  return status.st_mode & 0777;
+}
+
 void DirectoryWriter::write(const std::string& name, const FillFile& fill) {
   MH_CHECK(is_plain_file_name(name), ValueError, "directory: ", quote(name), " is not a plain file name");
   MH_CHECK(name != Manifest::kFile, ValueError, "directory: the name ", Manifest::kFile, " is taken");
   for (const ManifestEntry& entry : manifest_.files)
     MH_CHECK(entry.name != name, ValueError, "directory: ", quote(name), " written twice");
-  FileWriter file(join(folder_, name));
+  FileWriter file(join(folder_, name), permissions(name));
   fill(file);
   file.finish();
   manifest_.files.push_back({name, file.size(), file.checksum()});
@@ -162,7 +170,7 @@ void DirectoryWriter::finish(const std::string& run, const Manifest& kept, const
   for (const ManifestEntry& entry : kept.files) {
     if (manifest_.find(entry.name) == nullptr) manifest_.files.push_back(entry);
   }
-  FileWriter file(join(folder_, Manifest::kFile));
+  FileWriter file(join(folder_, Manifest::kFile), permissions(Manifest::kFile));
   file.write(manifest_text(manifest_));
   file.finish();
   flush_folder(folder_);

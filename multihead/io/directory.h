@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,9 @@ struct Manifest {
 /// Fills a folder and lists the files.
 class DirectoryWriter {
  public:
-  explicit DirectoryWriter(std::string folder) : folder_(std::move(folder)) {}
+  /// `replaced`: new files have the permissions of those of the same name there, from the first byte on.
+  explicit DirectoryWriter(std::string folder, std::string replaced = "")
+      : folder_(std::move(folder)), replaced_(std::move(replaced)) {}
   /// One file of the folder. Throws ValueError (not a plain, new name), IoError.
   void write(const std::string& name, const FillFile& fill);
   void write(const std::string& name, std::string_view content);
@@ -47,7 +50,9 @@ class DirectoryWriter {
   const Manifest& manifest() const { return manifest_; }
 
  private:
-  std::string folder_;
+  std::optional<uint32_t> permissions(const std::string& name) const;
+
+  std::string folder_, replaced_;
   Manifest manifest_;
 };
 

@@ -1,7 +1,6 @@
 #include "multihead/io/file_set.h"
 
 #include <sys/file.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -100,18 +99,6 @@ std::vector<std::string> listed_in(const Manifest& manifest, const std::string& 
     if (node_at(join(folder, entry.name)) == Node::file) names.push_back(entry.name);
   }
   return names;
-}
-
-// New files may be read by those who might read the old ones.
-void keep_permissions(const std::string& folder, const std::string& staged) {
-  for (const std::string& name : names_in(staged)) {
-    const std::string path = join(staged, name);
-    struct stat before = {}, now = {};
-    if (::lstat(join(folder, name).c_str(), &before) != 0 || ::lstat(path.c_str(), &now) != 0) continue;
-    const mode_t mode = before.st_mode & 0777;
-    if ((now.st_mode & 0777) != mode && ::chmod(path.c_str(), mode) != 0)
-      fail("set the permissions of", path, errno);
-  }
 }
 
 // The complete new files of a staging folder take the place of the old ones, from whichever step on.
@@ -219,7 +206,7 @@ void replace_files(const std::string& folder, const FileSet& set, const FillFold
                    const std::string& run) {
   refuse_foreign("save", folder, foreign_files(folder, set, Look::bytes));
   Staging staging(folder);
-  DirectoryWriter writer(staging.path());
+  DirectoryWriter writer(staging.path(), folder);
   fill(writer);
   for (const ManifestEntry& entry : writer.manifest().files) {
     MH_CHECK(contains(set, entry.name), ValueError, "save: ", quote(entry.name),
@@ -227,7 +214,6 @@ void replace_files(const std::string& folder, const FileSet& set, const FillFold
   }
   MH_CHECK(writer.manifest().find(set.front()) != nullptr, ValueError, "save: ", set.front(), " is missing");
   writer.finish(run, others(manifest_of(folder), set), set.front());
-  keep_permissions(folder, staging.path());
   staging.keep(true);
   take_place(folder, staging.path());
   staging.keep(false);

@@ -313,8 +313,11 @@ bool ToolCallParser::read_call(std::vector<Event>& events) {
   const PartialCall call = read_object(rest);
   if (call.is_wrong && !is_named_) {
     // No call, but one may follow, however the text is cut in pieces.
-    if (row.trigger.empty()) buffer_ = held_ + buffer_;
-    if (!row.trigger.empty() && !held_.empty()) events.push_back({.content = held_});
+    if (row.trigger.empty()) {
+      buffer_ = held_ + buffer_;
+    } else if (!held_.empty()) {
+      events.push_back({.content = held_});
+    }
     held_.clear();
     in_call_ = false;
     return !buffer_.empty();
